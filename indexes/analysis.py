@@ -14,8 +14,8 @@ from typing import Any
 from unicodedata import name as name_of
 from unicodedata import normalize
 
-from indexes.jvm import java_class
-from indexes.records import well_formed
+from tweetrerank.indexes.jvm import java_class
+from tweetrerank.indexes.records import well_formed
 
 ENGLISH, STANDARD = "english", "standard"  # Names of analyzers
 UNDETERMINED = "und"  # Language code of posts whose language is not known
@@ -41,7 +41,9 @@ GREEK el, CYRILLIC ru, LATIN en
 """)
 
 _SAMPLE = 1000  # Posts by which a language is found
-_COMMON = 200  # Commonest words of a language by which it is told from others of its script
+_COMMON = (
+    200  # Commonest words of a language by which it is told from others of its script
+)
 _LEAST = 0.04
 """Share of these among all words, below which the language is none of those known. Set by hand on
 names and keywords of emoji in 110 languages; English posts have 20 % and more."""
@@ -60,14 +62,18 @@ def analyzer_name(language: str | None, texts: Iterable[str]) -> str:
 def analyzer(name: str = ENGLISH) -> Any:
     """Lucene's analyzer of a name."""
     if name == ENGLISH:
-        return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+        return java_class(
+            "io.anserini.analysis.DefaultEnglishAnalyzer"
+        ).newDefaultInstance()
     if name == "thai":
         name = STANDARD  # Of pairs; see `searchable`
     # Packages have the name of a language's code, but for some.
     packages = {known: code for code, known in ANALYZERS.items()}
     packages |= _table("czech cz, norwegian no, indonesian id, cjk cjk")
     kind = name.upper() if name == "cjk" else name.capitalize()
-    return java_class(f"org.apache.lucene.analysis.{packages.get(name, name)}.{kind}Analyzer")()
+    return java_class(
+        f"org.apache.lucene.analysis.{packages.get(name, name)}.{kind}Analyzer"
+    )()
 
 
 def _by_script(sample: str) -> str | None:
@@ -92,7 +98,9 @@ def _by_words(sample: str, first: str) -> str | None:
         common = [*islice(get_frequency_dict(language, "small"), _COMMON)]
         if language == first or _by_script(" ".join(common)) == first:
             found[language] = sum(words[word] for word in common)
-        elif language == "sh" and first == "ru":  # Serbian, whose list is in Latin letters
+        elif (
+            language == "sh" and first == "ru"
+        ):  # Serbian, whose list is in Latin letters
             latin = Counter(re.findall(r"\w+", sample.translate(SR_LATN_TABLE)))
             found[language] = sum(latin[word] for word in common)
     best = max(found, key=found.__getitem__)
@@ -102,7 +110,9 @@ def _by_words(sample: str, first: str) -> str | None:
 
 def analyze(text: str, with_analyzer: Any) -> Any:
     """The terms of a text, as a Java list."""
-    return java_class("io.anserini.analysis.AnalyzerUtils").analyze(with_analyzer, searchable(text))
+    return java_class("io.anserini.analysis.AnalyzerUtils").analyze(
+        with_analyzer, searchable(text)
+    )
 
 
 def searchable(text: str) -> str:
@@ -114,8 +124,12 @@ def searchable(text: str) -> str:
     import regex
 
     def pairs(run: Any) -> str:
-        letters = regex.findall(r"\X", run.group().replace("\u200b", ""))  # Each with its marks
+        letters = regex.findall(
+            r"\X", run.group().replace("\u200b", "")
+        )  # Each with its marks
         return f" {' '.join(map(''.join, pairwise(letters))) or ''.join(letters)} "
 
     letter = r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-    return str(regex.sub(rf"{letter}+(?:\u200b+{letter}+)*", pairs, normalize("NFC", text)))
+    return str(
+        regex.sub(rf"{letter}+(?:\u200b+{letter}+)*", pairs, normalize("NFC", text))
+    )

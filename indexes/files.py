@@ -36,7 +36,9 @@ def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
         temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # The error of a full disk has no file name
+        error.filename = error.filename or str(
+            path
+        )  # The error of a full disk has no file name
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -128,7 +130,9 @@ def _is_gone(process: int, start: int) -> bool:
 
 def _prepared(path: Path | str) -> Path:
     """The target, in a folder without temporary files of ended processes of this host."""
-    target = Path(path).resolve()  # A symbolic link stays: the file behind it is replaced.
+    target = Path(
+        path
+    ).resolve()  # A symbolic link stays: the file behind it is replaced.
     target.parent.mkdir(parents=True, exist_ok=True)
     beginning = re.escape(f".{target.name}.{os.uname().nodename}.")
     pattern = re.compile(beginning + r"([1-9][0-9]{0,8})-([0-9]+)\.\w+")

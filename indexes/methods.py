@@ -9,13 +9,18 @@ from array import array
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from indexes.analysis import analyze, searchable
-from indexes.errors import CollectionError
-from indexes.jvm import JAVA_LOCK, call, java_class
-from indexes.store import is_number
+from tweetrerank.indexes.analysis import analyze, searchable
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.jvm import JAVA_LOCK, call, java_class
+from tweetrerank.indexes.store import is_number
 
-CONTENTS, ID = "contents", "id"  # Fields of the texts, and of the posts' ids, for Pyserini
-PLACE = "place"  # Field of the posts' places, equal to their numbers in Lucene, for filters
+CONTENTS, ID = (
+    "contents",
+    "id",
+)  # Fields of the texts, and of the posts' ids, for Pyserini
+PLACE = (
+    "place"  # Field of the posts' places, equal to their numbers in Lucene, for filters
+)
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
 _MAX_CLAUSES = 1 << 16  # Far more words than any query has; Lucene's own limit is 1024
 # Whether to close the readers, the readers, and those of documents
@@ -33,10 +38,10 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 class _Parameters:
     def __post_init__(self) -> None:
-        """Raise CollectionError naming the parameters that are out of range."""
+        """Raise DataError naming the parameters that are out of range."""
         given = [(name, value, *_RANGES[name]) for name, value in vars(self).items()]
         if bad := [f"{k}={v}" for k, v, low, high in given if not low <= v <= high]:
-            raise CollectionError(
+            raise DataError(
                 f"{type(self).__name__}: found {', '.join(bad)}; "
                 "expected values in the ranges that its description names"
             )
@@ -69,7 +74,9 @@ class RM3(_Parameters):
     fb_terms: int = 30  # Number of words that are added to the query
     fb_docs: int = 5  # Number of best posts of the first round that supply them
     original_weight: float = 0.3  # Share of the original query in the new one, 0 to 1
-    mu: float = 50.0  # Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`
+    mu: float = (
+        50.0  # Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`
+    )
 
 
 @dataclass(frozen=True)
@@ -79,17 +86,25 @@ class Axiomatic(_Parameters):
     random posts within the topic's time limit, which depend on the seed alone."""
 
     name: ClassVar[str] = "axiom"
-    fb_docs: int = 10  # Number of best posts of the first round in the pool (``r`` in Anserini)
-    pool_factor: int = 8  # Size of the pool in multiples of ``fb_docs`` (``n`` in Anserini)
+    fb_docs: int = (
+        10  # Number of best posts of the first round in the pool (``r`` in Anserini)
+    )
+    pool_factor: int = (
+        8  # Size of the pool in multiples of ``fb_docs`` (``n`` in Anserini)
+    )
     beta: float = 0.7  # Weight of added words, above 0
-    fb_terms: int = 50  # Number of words in the new query, the original ones included (``top``)
-    mu: float = 50.0  # Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`
+    fb_terms: int = (
+        50  # Number of words in the new query, the original ones included (``top``)
+    )
+    mu: float = (
+        50.0  # Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`
+    )
     seed: int = 42  # Of the random draw
 
 
 @dataclass(frozen=True)
 class EngineQuery(_Parameters):
-    """The query of an index in a search engine that ranks by its own (:mod:`indexes.engines`)."""
+    """The query of an index in a search engine that ranks by its own (:mod:`tweetrerank.indexes.engines`)."""
 
     name: ClassVar[str] = "the engine's own query"
 
@@ -106,24 +121,26 @@ class Topic(NamedTuple):
 
     query_id: str  # Key of its results; one word
     text: str  # The query
-    time: str | None = None  # The time limit as a date, for an index that limits posts by dates
+    time: str | None = (
+        None  # The time limit as a date, for an index that limits posts by dates
+    )
     max_doc_id: str | None = None
     """The newest post within the time limit, a whole number; None for no limit."""
 
 
 def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:
     """The number of the newest post within a topic's time limit, None without a limit; raises
-    CollectionError if the limit is no number, or the ids of the index (its name) are not."""
+    DataError if the limit is no number, or the ids of the index (its name) are not."""
     if topic.max_doc_id is None:
         return None
     if not numeric_ids:
-        raise CollectionError(
+        raise DataError(
             f"topic {topic.query_id} is limited to posts up to {topic.max_doc_id}, but the "
             f"ids of {index} are not all whole numbers; remove the time limit from "
             "the topic, or give the posts ids that grow with time"
         )
     if not is_number(topic.max_doc_id):
-        raise CollectionError(
+        raise DataError(
             f"topic {topic.query_id}: found the time limit {topic.max_doc_id!r}, "
             "expected the id of a post (a whole number)"
         )
@@ -139,7 +156,9 @@ class Ranker:
     Lucene's IndexReader, is its place. ``with_analyzer`` is that of the index.
     """
 
-    def __init__(self, reader: Any, with_analyzer: Any, method: Method, hits: int) -> None:
+    def __init__(
+        self, reader: Any, with_analyzer: Any, method: Method, hits: int
+    ) -> None:
         if isinstance(method, RM3 | Axiomatic):
             # Anserini reads each result's document, which takes longer than the search: here none
             # has a field, and their term vectors are those of the index.
@@ -147,10 +166,14 @@ class Ranker:
             reader = parts(True, [reader], [], signature=_OF_READERS)
         searcher = java_class("org.apache.lucene.search.IndexSearcher")
         searcher.setMaxClauseCount(_MAX_CLAUSES)
-        self._searcher = searcher(reader, signature="(Lorg/apache/lucene/index/IndexReader;)V")
+        self._searcher = searcher(
+            reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
+        )
         similarities = "org.apache.lucene.search.similarities."
         if isinstance(method, BM25):
-            similarity = java_class(f"{similarities}BM25Similarity")(method.k1, method.b)
+            similarity = java_class(f"{similarities}BM25Similarity")(
+                method.k1, method.b
+            )
         else:
             assert not isinstance(method, EngineQuery)
             similarity = java_class(f"{similarities}LMDirichletSimilarity")(method.mu)
@@ -162,7 +185,9 @@ class Ranker:
         self._words = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self._scored = java_class("io.anserini.search.ScoredDocs")
         self._json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-        java_class("org.apache.lucene.search.TopDocs")  # seen here first, not in many threads
+        java_class(
+            "org.apache.lucene.search.TopDocs"
+        )  # seen here first, not in many threads
         self._arguments = java_class("io.anserini.search.SearchCollection$Args")()
         self._arguments.hits = hits
         # Posts of equal score then stay in the order of the index, from new to old.
@@ -188,7 +213,9 @@ class Ranker:
         if isinstance(method, Axiomatic):
             best = self._pool(best, first_place, method)
         try:
-            found = call(self._feedback(method, len(best.lucene_docids)), "rerank", best, context)
+            found = call(
+                self._feedback(method, len(best.lucene_docids)), "rerank", best, context
+            )
             ranking = list(found.lucene_docids), list(found.scores)
         except Exception as error:
             # In a small collection all words of the best posts may be too common for RM3 to add.
@@ -201,14 +228,20 @@ class Ranker:
     def _ranking(self, query: Any, visible: Any) -> Ranking:
         """The result of one search; ``visible`` is a filter or None."""
         # As a text, in a tenth of the time that Anserini needs to fetch all posts as documents.
-        found = call(self._json, "writeValueAsString", self._search(query, visible, self._hits))
+        found = call(
+            self._json, "writeValueAsString", self._search(query, visible, self._hits)
+        )
         best = json.loads(found)["scoreDocs"]
         # Java's shortest decimals, as the single precision that they stand for.
-        return [hit["doc"] for hit in best], array("f", [hit["score"] for hit in best]).tolist()
+        return [hit["doc"] for hit in best], array(
+            "f", [hit["score"] for hit in best]
+        ).tolist()
 
     def _scored_docs(self, query: Any, visible: Any, hits: int) -> Any:
         """The result of one search as Anserini's ScoredDocs, for feedback."""
-        return self._scored.fromTopDocs(self._search(query, visible, hits), self._searcher)
+        return self._scored.fromTopDocs(
+            self._search(query, visible, hits), self._searcher
+        )
 
     def _search(self, query: Any, visible: Any, hits: int) -> Any:
         """One search, as Lucene's TopDocs."""
@@ -219,7 +252,9 @@ class Ranker:
                 builder.add(query, occur.MUST)
                 builder.add(visible, occur.FILTER)
                 query = builder.build()
-        return call(self._searcher, "search", query, java_class("java.lang.Integer")(hits))
+        return call(
+            self._searcher, "search", query, java_class("java.lang.Integer")(hits)
+        )
 
     def _feedback(self, method: RM3 | Axiomatic, size: int) -> Any:
         """Anserini's reranker of a method, for a pool of ``size`` posts."""
@@ -235,7 +270,9 @@ class Ranker:
         draw = True, method.seed, size, 1
         # No cache of ids; the query is not printed; no tweets in Anserini's own form.
         others = method.beta, method.fb_terms, None, False, False
-        return java_class("io.anserini.rerank.lib.AxiomReranker")(*index, *draw, *others)
+        return java_class("io.anserini.rerank.lib.AxiomReranker")(
+            *index, *draw, *others
+        )
 
     def _pool(self, best: Any, first_place: int, method: Axiomatic) -> Any:
         """The best posts, filled up by random ones to the size of the pool, as ScoredDocs."""
@@ -247,4 +284,6 @@ class Ranker:
             if len(places) == wanted:
                 break
             places.add(self._size - 1 - drawn)
-        return self._scored_docs(self._points.newSetQuery(PLACE, *sorted(places)), None, wanted)
+        return self._scored_docs(
+            self._points.newSetQuery(PLACE, *sorted(places)), None, wanted
+        )

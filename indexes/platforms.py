@@ -13,23 +13,65 @@ from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from typing import Any
 
-from indexes.records import unescaped
+from tweetrerank.indexes.records import unescaped
 
 Record = Mapping[str, Any]
 
-_LISTS = ("data", "statuses", "posts", "feed", "records", "orderedItems")  # Posts of a page
+_LISTS = (
+    "data",
+    "statuses",
+    "posts",
+    "feed",
+    "records",
+    "orderedItems",
+)  # Posts of a page
 _TEXTS = {"text", "full_text", "contents", "content", "record", "value"}
 _NOTICES = {
-    *("delete", "disconnect", "limit", "scrub_geo", "status_withheld", "user_withheld", "warning"),
+    *(
+        "delete",
+        "disconnect",
+        "limit",
+        "scrub_geo",
+        "status_withheld",
+        "user_withheld",
+        "warning",
+    ),
     *("event", "friends", "friends_str", "control", "timestamp_ms", "created_at"),
-    *("errors", "meta", "title", "detail", "type", "status", "connection_issue", "includes"),
+    *(
+        "errors",
+        "meta",
+        "title",
+        "detail",
+        "type",
+        "status",
+        "connection_issue",
+        "includes",
+    ),
 }
 """Keys of objects without a post among those of Twitter's APIs."""
 
 _TWITTER = {
-    *("id_str", "full_text", "truncated", "extended_tweet", "retweeted_status", "quoted_status"),
-    *("entities", "note_tweet", "referenced_tweets", "edit_history_tweet_ids", "conversation_id"),
-    *("in_reply_to_status_id", "in_reply_to_user_id", "public_metrics", "possibly_sensitive"),
+    *(
+        "id_str",
+        "full_text",
+        "truncated",
+        "extended_tweet",
+        "retweeted_status",
+        "quoted_status",
+    ),
+    *(
+        "entities",
+        "note_tweet",
+        "referenced_tweets",
+        "edit_history_tweet_ids",
+        "conversation_id",
+    ),
+    *(
+        "in_reply_to_status_id",
+        "in_reply_to_user_id",
+        "public_metrics",
+        "possibly_sensitive",
+    ),
 }
 """Keys by which a tweet is known, whose text Twitter has escaped."""
 
@@ -71,10 +113,18 @@ def _unwrapped(value: Record) -> Record | None:
 
 def own_form(record: Record) -> Record:
     """A platform's record in our own form (``id``, ``text``, ``url``, ``title``); others as is."""
-    if "uri" in record and (post := _record(record, "record") or _record(record, "value")):
-        return {"id": record["uri"], "text": post.get("text"), "url": _bluesky_url(post)}
+    if "uri" in record and (
+        post := _record(record, "record") or _record(record, "value")
+    ):
+        return {
+            "id": record["uri"],
+            "text": post.get("text"),
+            "url": _bluesky_url(post),
+        }
     content = record.get("content")
-    if isinstance(content, str) and (_MASTODON & record.keys() or content.startswith("<p")):
+    if isinstance(content, str) and (
+        _MASTODON & record.keys() or content.startswith("<p")
+    ):
         return _mastodon(record)
     return _twitter(record) if _TWITTER & record.keys() else record
 
@@ -90,7 +140,11 @@ def _twitter(record: Record) -> Record:
         if text.startswith("RT @") and colon:
             text = f"{head}: {whole}"
     return {
-        **{key: value for key, value in record.items() if key not in ("full_text", "contents")},
+        **{
+            key: value
+            for key, value in record.items()
+            if key not in ("full_text", "contents")
+        },
         "text": unescaped(text) if isinstance(text, str) else text,
         "url": url or _tweet_url(original),
     }
@@ -109,9 +163,16 @@ def _tweet_text(record: Record) -> Any:
 
 def _tweet_url(record: Record) -> str:
     """The first ``entities.urls[].expanded_url``, else its ``url``, else ""; not of a medium."""
-    links = (link for place in _places(record) for link in _records(place, "entities", "urls"))
+    links = (
+        link
+        for place in _places(record)
+        for link in _records(place, "entities", "urls")
+    )
     urls = (
-        link.get(k) for link in links for k in ("expanded_url", "url") if "media_key" not in link
+        link.get(k)
+        for link in links
+        for k in ("expanded_url", "url")
+        if "media_key" not in link
     )
     return next((url for url in urls if isinstance(url, str) and url), "")
 
@@ -130,9 +191,17 @@ def _mastodon(record: Record) -> Record:
 
 
 def _bluesky_url(post: Record) -> Any:
-    features = (each for facet in _records(post, "facets") for each in _records(facet, "features"))
-    links = (each.get("uri") for each in features if str(each.get("$type")).endswith("#link"))
-    external = _record(post, "embed", "external") or _record(post, "embed", "media", "external")
+    features = (
+        each
+        for facet in _records(post, "facets")
+        for each in _records(facet, "features")
+    )
+    links = (
+        each.get("uri") for each in features if str(each.get("$type")).endswith("#link")
+    )
+    external = _record(post, "embed", "external") or _record(
+        post, "embed", "media", "external"
+    )
     return next(links, external.get("uri"))
 
 
@@ -149,7 +218,11 @@ class _Html(HTMLParser):
         if tag in ("p", "br", "li", "div", "blockquote"):
             self.parts.append(" ")
         kinds = f"{known.get('class')} {known.get('rel')}".split()
-        if tag == "a" and known.get("href") and not {"mention", "hashtag", "tag"} & {*kinds}:
+        if (
+            tag == "a"
+            and known.get("href")
+            and not {"mention", "hashtag", "tag"} & {*kinds}
+        ):
             self.links.append(str(known["href"]))
 
     def handle_data(self, data: str) -> None:
@@ -167,4 +240,8 @@ def _record(value: Record, *keys: str) -> Record:
 def _records(value: Record, *keys: str) -> list[Record]:
     """The objects in the list at the end of a path of keys."""
     found = _record(value, *keys[:-1]).get(keys[-1])
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return (
+        [each for each in found if isinstance(each, dict)]
+        if isinstance(found, list)
+        else []
+    )

@@ -1,6 +1,6 @@
 """Lines, JSON objects and rows of tables in files, with their line numbers; texts for messages.
 
-CollectionError names file and line.
+DataError names file and line.
 """
 
 import bz2
@@ -17,15 +17,19 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from indexes.errors import CollectionError
+from tweetrerank.indexes.data_error import DataError
 
 Lines = Iterable[tuple[int, str]]
 Records = Iterator[tuple[int, dict[str, Any]]]
 
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _ARCHIVE = "window.YTD."  # Beginning of a file of Twitter's archive: window.YTD.tweets.part0 = [
-_BETWEEN = re.compile(r"(?:[\s,;]|window\.YTD\.[\w.]+\s*=)*")  # Values of an array, or of a file
-_ROUNDED = re.compile(r"[0-9][.,][0-9]+[eE]\+?[0-9]+")  # A long id that a spreadsheet has changed
+_BETWEEN = re.compile(
+    r"(?:[\s,;]|window\.YTD\.[\w.]+\s*=)*"
+)  # Values of an array, or of a file
+_ROUNDED = re.compile(
+    r"[0-9][.,][0-9]+[eE]\+?[0-9]+"
+)  # A long id that a spreadsheet has changed
 _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
@@ -39,7 +43,7 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield number, text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise CollectionError(
+        raise DataError(
             f"{path}:{number}: found the byte 0x{error.object[error.start]:02x} at column "
             f"{error.start + 1}, expected UTF-8 text (a compressed file must have a name that ends "
             "in .gz or .bz2)"
@@ -47,9 +51,9 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     except (OSError, EOFError, zlib.error) as error:
         # The errors of damaged data, among them gzip's and bz2's OSErrors, have no errno.
         if isinstance(error, OSError) and error.errno is not None:
-            raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         after = f" after line {number}" if number else ""
-        raise CollectionError(
+        raise DataError(
             f"{path}: the compressed data are broken or cut off{after} ({error}); "
             "get a whole copy of the file"
         ) from None
@@ -91,8 +95,10 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
         names, ahead = [name.strip() for name in next(rows, [])], []
         if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
             names, ahead = ["id", "text"], [names]
-        if twice := [name for name, count in Counter(filter(None, names)).items() if count > 1]:
-            raise CollectionError(
+        if twice := [
+            name for name, count in Counter(filter(None, names)).items() if count > 1
+        ]:
+            raise DataError(
                 f"{path}:{first}: found more than one column {', '.join(twice)}, expected one"
             )
         number = first - len(ahead)
@@ -101,13 +107,13 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
             if not any(row):
                 continue
             if len(row) != len(names):
-                raise CollectionError(
+                raise DataError(
                     f"{path}:{begin}: found {len(row)} columns in {short(comma.join(row))}, "
                     f"expected {len(names)}: {', '.join(names)}"
                 )
             yield begin, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise CollectionError(
+        raise DataError(
             f"{path}:{number + 1}: found no row of a table ({error}), expected quotes around a "
             "whole field, and those inside it doubled"
         ) from None
@@ -141,13 +147,15 @@ def _values(path: Path | str, lines: Lines) -> Records:
         try:
             record, place = decode(text, place)
         except (ValueError, RecursionError) as error:
-            raise CollectionError(
+            raise DataError(
                 f"{where}: found {short(text[seen : seen + 99])}, expected JSON ({error})"
             ) from None
         yield number, _object(record, text[seen : min(place, seen + 99)], where)
 
 
-def parsed(line: str, where: str, error_type: type[Exception] = CollectionError) -> dict[str, Any]:
+def parsed(
+    line: str, where: str, error_type: type[Exception] = DataError
+) -> dict[str, Any]:
     """The JSON object of a line; raises ``error_type`` for anything else."""
     try:
         record = json.loads(line)
@@ -159,7 +167,7 @@ def parsed(line: str, where: str, error_type: type[Exception] = CollectionError)
 
 
 def _object(
-    record: Any, text: str, where: str, error: type[Exception] = CollectionError
+    record: Any, text: str, where: str, error: type[Exception] = DataError
 ) -> dict[str, Any]:
     if isinstance(record, dict):
         return record
@@ -168,24 +176,34 @@ def _object(
 
 def id_under(keys: Sequence[str], record: Mapping[str, Any], where: str) -> str:
     """The id under the first of these keys that the record has."""
-    if (key := next((key for key in keys if record.get(key) is not None), None)) is None:
+    if (
+        key := next((key for key in keys if record.get(key) is not None), None)
+    ) is None:
         expected = " or ".join(", ".join(f'"{key}"' for key in keys).rsplit(", ", 1))
-        raise CollectionError(f"{where}: found {keys_of(record)}, expected an id under {expected}")
+        raise DataError(
+            f"{where}: found {keys_of(record)}, expected an id under {expected}"
+        )
     value, expected = record[key], ", expected a whole number or a text without spaces"
     if isinstance(value, str) and _ROUNDED.fullmatch(value):
-        expected = ", a long id that a spreadsheet has rounded; export the column as text"
+        expected = (
+            ", a long id that a spreadsheet has rounded; export the column as text"
+        )
     # In Python JSON's true and false are integers.
     elif (
-        not isinstance(value, bool) and isinstance(value, str | Integral) and is_doc_id(str(value))
+        not isinstance(value, bool)
+        and isinstance(value, str | Integral)
+        and is_doc_id(str(value))
     ):
         return str(value)
-    raise CollectionError(f"{where}: found {key} {short_json(value)}{expected}")
+    raise DataError(f"{where}: found {key} {short_json(value)}{expected}")
 
 
 def value_of(record: Any, name: str | None) -> Any:
     """The first value of a field, None without one; its name may lead into objects by dots."""
     if isinstance(record, list):
-        return next((v for one in record if (v := value_of(one, name)) is not None), None)
+        return next(
+            (v for one in record if (v := value_of(one, name)) is not None), None
+        )
     if name is None or not isinstance(record, Mapping):
         return None
     if name in record:
@@ -200,14 +218,20 @@ def rows_of(table: Any, what: str, ready: Any) -> Iterator[tuple[str, Any]]:
     rows that are ``ready`` stay as they are."""
     if hasattr(table, "to_dict") and hasattr(table, "columns"):
         table = table.astype(object).where(table.notna(), None).to_dict("records")
-    if isinstance(table, str | bytes | Mapping | ready) or not isinstance(table, Iterable):
-        raise CollectionError(f"{what}: found {short_json(table)}, expected rows in a list")
+    if isinstance(table, str | bytes | Mapping | ready) or not isinstance(
+        table, Iterable
+    ):
+        raise DataError(f"{what}: found {short_json(table)}, expected rows in a list")
     for number, row in enumerate(table):
         where = f"{what}[{number}]"
-        if isinstance(row, tuple) and hasattr(row, "_asdict") and not isinstance(row, ready):
+        if (
+            isinstance(row, tuple)
+            and hasattr(row, "_asdict")
+            and not isinstance(row, ready)
+        ):
             row = row._asdict()
         if not isinstance(row, Mapping | ready):
-            raise CollectionError(f"{where}: found {short_json(row)}, expected a dictionary")
+            raise DataError(f"{where}: found {short_json(row)}, expected a dictionary")
         yield where, row
 
 
@@ -253,7 +277,9 @@ def short_json(value: object) -> str:
 
 def listed(names: Sequence[str], most: int = 3) -> str:
     """The first of some names, and the number of the others, for messages."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if names[most:] else "")
+    return ", ".join(names[:most]) + (
+        f" and {len(names) - most:,} more" if names[most:] else ""
+    )
 
 
 def short(text: str) -> str:

@@ -18,17 +18,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexes.analysis import ANALYZERS, UNDETERMINED
-from indexes.files import write_bytes
-from indexes.manifest import FILE_NAME, IndexManifest
-from indexes.posts import Post
-from pipeline.collections.collection import Collection, text_number
-from pipeline.collections.named import open_collection
-from pipeline.command.main import run
-from pipeline.command.options import option, positive_int
-from pipeline.errors import DataError, UsageError
-from pipeline.runtime import bar, choose_device
-from pipeline.text import counted, say
+from tweetrerank.indexes.analysis import ANALYZERS, UNDETERMINED
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import write_bytes
+from tweetrerank.indexes.manifest import FILE_NAME, IndexManifest
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.collection import Collection, text_number
+from tweetrerank.pipeline.collections.named import open_collection
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import option, positive_int
+from tweetrerank.pipeline.runtime import bar, choose_device
+from tweetrerank.pipeline.text import counted, say
+from tweetrerank.pipeline.usage_error import UsageError
 
 MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
 DRAWN = 20  # Posts by which the vectors' collection is known again, about
@@ -40,10 +41,13 @@ class Options:
     """Collection and teacher."""
 
     collection: str | None = option(
-        "collection (mb2012, my-posts.toml, …) whose posts are read", metavar="NAME|FILE"
+        "collection (mb2012, my-posts.toml, …) whose posts are read",
+        metavar="NAME|FILE",
     )
     index: Path | None = option(
-        "index folder made by pipeline.index, whose posts are read", parse=Path, metavar="DIR"
+        "index folder made by pipeline.index, whose posts are read",
+        parse=Path,
+        metavar="DIR",
     )
     teacher: str | None = option(
         "minilm (English), multilingual, or a folder of the library sentence-transformers "
@@ -51,13 +55,17 @@ class Options:
         metavar="NAME|DIR",
     )
     posts: int = option(
-        "posts to encode; of more a sample is drawn", default=MOST_POSTS, parse=positive_int
+        "posts to encode; of more a sample is drawn",
+        default=MOST_POSTS,
+        parse=positive_int,
     )
     check: bool = option(
         "only report what an earlier run made, and the words of the posts that it does not know",
         flag=True,
     )
-    device: str = option("where the teacher runs", default="auto", choices=("auto", "cpu", "cuda"))
+    device: str = option(
+        "where the teacher runs", default="auto", choices=("auto", "cpu", "cuda")
+    )
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
@@ -80,20 +88,26 @@ def main(options: Options) -> None:
 
 def adapt(options: Options, collection: Collection) -> None:
     """Encode the posts, fit word vectors to the encodings, check and write them."""
-    from pipeline.adaptation.fit import ROUNDS, check, fit
-    from pipeline.adaptation.teacher import encode, open_teacher
-    from pipeline.ranking.frequencies import file_of
+    from tweetrerank.pipeline.adaptation.teacher import encode, open_teacher
+    from tweetrerank.pipeline.adaptation.word_table import ROUNDS, check, fit
+    from tweetrerank.pipeline.ranking.frequencies import file_of
 
     name = options.teacher or _teacher_of(collection)
     teacher = open_teacher(name, choose_device(options.device, options.threads))
-    posts = _sample([post for post in collection.posts() if post.text.strip()], options.posts)
+    posts = _sample(
+        [post for post in collection.posts() if post.text.strip()], options.posts
+    )
     texts = [post.text for post in posts]
     if len(texts) < 2:
-        raise DataError(f"{collection.title}: found {len(texts)} posts with a text, expected more")
+        raise DataError(
+            f"{collection.title}: found {len(texts)} posts with a text, expected more"
+        )
     path = collection.adapted_path
     assert path is not None
     with bar(len(texts), f"encode by {teacher.name}", "post") as progress:
-        encodings = encode(texts, teacher, path.with_name(f"{path.stem}.{KEPT}"), progress)
+        encodings = encode(
+            texts, teacher, path.with_name(f"{path.stem}.{KEPT}"), progress
+        )
     with bar(2 * ROUNDS, "fit", "round") as progress:
         explained, agreement = check(texts, encodings, progress)
         space = fit(texts, encodings, progress)
@@ -101,12 +115,21 @@ def adapt(options: Options, collection: Collection) -> None:
         f"held-out posts: {explained:.1%} of the encodings' variance explained; agreement "
         f"with the teacher's order {agreement:.3f} (Spearman's ρ)"
     )
-    drawn = {post.doc_id: text_number(post.text) for post in posts[:: len(posts) // DRAWN + 1]}
+    drawn = {
+        post.doc_id: text_number(post.text)
+        for post in posts[:: len(posts) // DRAWN + 1]
+    }
     made = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
-    made |= {"collection": collection.key, "posts": str(len(posts)), "sample": json.dumps(drawn)}
+    made |= {
+        "collection": collection.key,
+        "posts": str(len(posts)),
+        "sample": json.dumps(drawn),
+    }
     write_bytes(path, space.content(made))
     file_of(collection, texts)
-    print(f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB")
+    print(
+        f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB"
+    )
 
 
 def _teacher_of(collection: Collection) -> str:
@@ -116,7 +139,9 @@ def _teacher_of(collection: Collection) -> str:
         language = "en"
         if index and (index / FILE_NAME).is_file():
             name = IndexManifest.read(index).analyzer
-            language = next((code for code, of in ANALYZERS.items() if of == name), UNDETERMINED)
+            language = next(
+                (code for code, of in ANALYZERS.items() if of == name), UNDETERMINED
+            )
     teacher = "minilm" if language == "en" else "multilingual"
     say(f"teacher: {teacher}, for the language {language}")
     return teacher
@@ -135,8 +160,8 @@ def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
 
 def _report(collection: Collection) -> None:
     """The drift of the posts: words that the vectors were not fitted to."""
-    from rerankers.text.lexicon import Lexicon
-    from rerankers.text.spaces import description_of
+    from tweetrerank.rerankers.text.lexicon import Lexicon
+    from tweetrerank.rerankers.text.spaces import description_of
 
     space, path = collection.adapted_space, collection.adapted_path
     if space is None or path is None:
@@ -147,8 +172,13 @@ def _report(collection: Collection) -> None:
             f"{collection.title}: found no adapted word vectors, expected some in {path}; make "
             f"them by python -m pipeline.adapt {where}"
         )
-    lexicon, made = Lexicon.from_texts([p.text for p in collection.posts()]), description_of(path)
-    known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
+    lexicon, made = (
+        Lexicon.from_texts([p.text for p in collection.posts()]),
+        description_of(path),
+    )
+    known = sum(
+        space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist()
+    )
     unknown = 1 - known / max(1, len(lexicon.texts.values))
     print(
         f"{path}: {counted(len(space.words), 'word')}, by {made.get('teacher', '?')} on "

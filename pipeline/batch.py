@@ -30,15 +30,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, TextIO, cast
 
-from indexes.files import atomic_directory, atomic_file
-from indexes.records import parsed, short
-from pipeline.command.main import run
-from pipeline.command.options import non_negative_int, option
-from pipeline.defaults import DEFAULT_WINDOW
-from pipeline.errors import DataError, UsageError
-from pipeline.ranking.options import ScoringOptions
-from pipeline.runtime import ALLOCATOR, bar, choose_device
-from pipeline.text import counted, did_you_mean, listed, say
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import atomic_directory, atomic_file
+from tweetrerank.indexes.records import parsed, short
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import non_negative_int, option
+from tweetrerank.pipeline.defaults import DEFAULT_WINDOW
+from tweetrerank.pipeline.ranking.ranking_options import ScoringOptions
+from tweetrerank.pipeline.runtime import ALLOCATOR, bar, choose_device
+from tweetrerank.pipeline.text import counted, did_you_mean, listed, say
+from tweetrerank.pipeline.usage_error import UsageError
 
 Row = dict[str, Any]
 Write = Callable[[Sequence[Row]], object]
@@ -60,19 +61,27 @@ class Options(ScoringOptions):
     """Input, model, output and machines."""
 
     input: Path = option(
-        "JSON lines (.jsonl, .jsonl.gz), Parquet, or a folder of these", parse=Path, required=True
+        "JSON lines (.jsonl, .jsonl.gz), Parquet, or a folder of these",
+        parse=Path,
+        required=True,
     )
     output: Path = option(
         "file of the same format; on a cluster a new folder", parse=Path, required=True
     )
     max_rejected: int = option(
-        "unreadable rows without exit status 1, at most", default=0, parse=non_negative_int
+        "unreadable rows without exit status 1, at most",
+        default=0,
+        parse=non_negative_int,
     )
     reranker: str = option("model", default=DEFAULT_WINDOW)
     checkpoint: Path | None = option(
-        "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
+        "folder of a trained model (default: the shipped one)",
+        parse=Path,
+        metavar="DIR",
     )
-    collection: str | None = option("collection whose best model is used", metavar="NAME|FILE")
+    collection: str | None = option(
+        "collection whose best model is used", metavar="NAME|FILE"
+    )
     order: str | None = option(
         "first stage: first_stage_score, the order of a query's posts, or "
         "nothing (default: scores if the first row has them, else the order of a row's posts)",
@@ -91,7 +100,9 @@ def main(options: Options) -> None:
         rejected = _score(options, files)
     except ModuleNotFoundError as error:
         remedy = f"pip install 'tweetrerank[{'ray' if options.address else 'parquet'}]'"
-        raise DataError(f"found no package {error.name}; install the extra: {remedy}") from None
+        raise DataError(
+            f"found no package {error.name}; install the extra: {remedy}"
+        ) from None
     say(f"wrote {options.output}")
     path = options.output.with_name(f"{options.output.name}.rejected.jsonl")
     path.unlink(missing_ok=True)
@@ -106,31 +117,47 @@ def main(options: Options) -> None:
 
 def _files(options: Options) -> list[Path]:
     """The files of the input, in the order of their names; raises UsageError for all problems."""
-    from rerankers.models import names
+    from tweetrerank.rerankers.registry import names
 
     path, output, problems = options.input, options.output, []
     found = sorted(path.iterdir()) if path.is_dir() else [path]
-    files = [one.absolute() for one in found if DATA.fullmatch(one.name) and one.is_file()]
-    others = {one.name for one in found if one.name[0] not in "._"} - {one.name for one in files}
+    files = [
+        one.absolute() for one in found if DATA.fullmatch(one.name) and one.is_file()
+    ]
+    others = {one.name for one in found if one.name[0] not in "._"} - {
+        one.name for one in files
+    }
     formats = {_is_parquet(one) for one in files} or {False, True}
     if len(formats) != 1:
         found_one = f"found {path}" if path.exists() else f"there is no {path}"
-        problems.append(f"--input: {found_one}, expected JSON lines or Parquet, or a folder")
-    is_other = output.is_dir() or output.suffix == ".gz" or _is_parquet(output) not in formats
+        problems.append(
+            f"--input: {found_one}, expected JSON lines or Parquet, or a folder"
+        )
+    is_other = (
+        output.is_dir() or output.suffix == ".gz" or _is_parquet(output) not in formats
+    )
     if output.exists() if options.address else is_other or output.absolute() in files:
-        expected = "a new folder" if options.address else "another file, of the input's format"
+        expected = (
+            "a new folder" if options.address else "another file, of the input's format"
+        )
         problems.append(f"--output: found {output}, expected {expected}")
     if options.reranker not in names():
         problem = f"--reranker: found {options.reranker!r}, expected one of {', '.join(names())}"
         problems.append(problem + did_you_mean(options.reranker, names()))
     if options.checkpoint and not options.checkpoint.is_dir():
         problems.append(f"--checkpoint: there is no folder {options.checkpoint}")
-    if options.collection and (options.checkpoint or options.reranker != DEFAULT_WINDOW):
-        problems.append("--collection: it names the model; leave --reranker and --checkpoint out")
+    if options.collection and (
+        options.checkpoint or options.reranker != DEFAULT_WINDOW
+    ):
+        problems.append(
+            "--collection: it names the model; leave --reranker and --checkpoint out"
+        )
     if problems:
         raise UsageError(problems)
     if others:
-        say(f"{path}: passed over {len(others)} by their names: {listed(sorted(others))}")
+        say(
+            f"{path}: passed over {len(others)} by their names: {listed(sorted(others))}"
+        )
     return files
 
 
@@ -140,14 +167,16 @@ def _is_parquet(path: Path) -> bool:
 
 def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     """Score all rows; returns those that cannot be read."""
-    from pipeline.collections.named import open_collection
-    from pipeline.ranking.build import Source, best_source, mixed
-    from rerankers import checkpoint as checkpoints
-    from rerankers.pairs import FIRST_STAGE, PRIOR, number_of
+    from tweetrerank.pipeline.collections.named import open_collection
+    from tweetrerank.pipeline.ranking.build import Source, best_source, mixed
+    from tweetrerank.rerankers import checkpoint as checkpoints
+    from tweetrerank.rerankers.pairs import FIRST_STAGE, PRIOR, number_of
 
     form = _form_of(files)
     if options.order == "scores" and not form.has_first_stage:
-        raise DataError("--order: found no first_stage_score in the first row, expected one")
+        raise DataError(
+            "--order: found no first_stage_score in the first row, expected one"
+        )
     if options.order in ("order", "unknown"):
         form = form._replace(has_first_stage=False, is_ordered=options.order == "order")
     name, key = options.reranker, ""
@@ -157,31 +186,42 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         source, name, key = best_source(collection), "", collection.key
     model = source, name, options.batch_size
     # On a cluster the model is only looked at here.
-    trained = load(*model, "cpu" if options.address else options.device, options.threads)
+    trained = load(
+        *model, "cpu" if options.address else options.device, options.threads
+    )
     trained = mixed(trained, form.has_first_stage, options.weight, key)
     is_read = bool(trained.signals & {PRIOR, FIRST_STAGE})
     form = form._replace(has_first_stage=form.has_first_stage and is_read)
-    reads_lists = not form.is_nested and (form.has_first_stage or FIRST_STAGE in trained.signals)
+    reads_lists = not form.is_nested and (
+        form.has_first_stage or FIRST_STAGE in trained.signals
+    )
     say(f"{trained.name}, {trained.description}")
     rejected: list[Row] = []
     if not options.address:
         posts, began, unknown = 0, perf_counter(), Counter[str]()
         warnings.filterwarnings("ignore", ".* reads numbers")  # They are counted below.
-        with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
+        with (
+            bar(0, "scoring", "row") as progress,
+            _writer(options.output, files, form) as write,
+        ):
             for rows in _chunks(_readable(files, form, rejected), form, reads_lists):
                 add_scores(rows, form, trained)
                 write(rows)
                 progress(len(rows))
                 every = [post for row in rows for post in form.posts(row)]
                 posts += len(every)
-                given = ((name, post.get(name)) for post in every for name in trained.numbers)
+                given = (
+                    (name, post.get(name)) for post in every for name in trained.numbers
+                )
                 unknown.update(name for name, value in given if isnan(number_of(value)))
         for name, count in unknown.items():
             say(f"{name}: unknown of {counted(count, 'post')}")
         say(f"scored {counted(posts, 'post')} in {perf_counter() - began:.1f} s")
         return rejected
     if reads_lists:
-        raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
+        raise DataError(
+            f"--address: found pairs, expected rows with posts, which are {LISTS}"
+        )
     device = "cuda" if options.device.startswith("cuda") else "cpu"
     how = getattr(trained, "weight", 1.0), *model, device, options.threads or 1
     with atomic_directory(options.output) as output:
@@ -228,7 +268,9 @@ def _readable(files: Sequence[Path], form: Form, rejected: list[Row]) -> Iterato
             rejected.append({"file": str(path), "line": number, "reason": str(error)})
 
 
-def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | ValueError]]:
+def _rows_of(
+    files: Sequence[Path],
+) -> Iterator[tuple[Path, int, bytes | Row | ValueError]]:
     """Each row with its file and its number there; the last one of a damaged file is an error."""
     for path in files:
         number = 0
@@ -241,11 +283,18 @@ def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | V
                 for number, row in enumerate(rows, 1):
                     yield path, number, row
                 continue
-            with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
+            with (gzip.open if path.suffix.lower() == ".gz" else open)(
+                path, "rb"
+            ) as stream:
                 for number, line in enumerate(stream, 1):
                     if line.strip():
                         yield path, number, line
-        except (EOFError, OSError, ValueError, zlib.error) as error:  # also those of pyarrow
+        except (
+            EOFError,
+            OSError,
+            ValueError,
+            zlib.error,
+        ) as error:  # also those of pyarrow
             problem = f"the file is broken or cut off from about here on ({error})"
             yield path, number + 1, ValueError(problem)
 
@@ -274,8 +323,12 @@ class Form(NamedTuple):
     """Properties that all rows of a job share."""
 
     is_nested: bool  # A row is a query with its posts, else one pair
-    has_first_stage: bool = False  # Every post has a score of the first stage that is used
-    is_ordered: bool = False  # Without scores a query's posts stand in the order of a first stage
+    has_first_stage: bool = (
+        False  # Every post has a score of the first stage that is used
+    )
+    is_ordered: bool = (
+        False  # Without scores a query's posts stand in the order of a first stage
+    )
 
     def posts(self, row: Row) -> Sequence[Row]:
         """The posts of a row."""
@@ -288,7 +341,12 @@ class Form(NamedTuple):
         _check(POSTS, row.get(POSTS), kind, f"{expected}, as in the first row")
         for name in ("query_id", "query"):
             _check(name, row.get(name), *KINDS[name])
-        names = ["doc_id", "text", "url", *([FIRST_SCORE] if self.has_first_stage else [])]
+        names = [
+            "doc_id",
+            "text",
+            "url",
+            *([FIRST_SCORE] if self.has_first_stage else []),
+        ]
         for place, post in enumerate(self.posts(row)):
             where = f"{POSTS}[{place}]" if self.is_nested else ""
             _check(where, post, dict, "an object")
@@ -296,7 +354,9 @@ class Form(NamedTuple):
             for name in names:
                 _check(where + name, post.get(name), *KINDS[name])
             if SCORE in post:
-                _check(where + SCORE, post[SCORE], (), "no column of this name: rename it")
+                _check(
+                    where + SCORE, post[SCORE], (), "no column of this name: rename it"
+                )
         return row
 
 
@@ -308,13 +368,17 @@ def _parsed(raw: bytes | Row | ValueError) -> Row:
     try:
         return parsed(raw.decode("utf-8-sig", "surrogatepass"), "row", ValueError)
     except UnicodeDecodeError:
-        raise ValueError("row: found no UTF-8, expected JSON lines, or *.gz if packed") from None
+        raise ValueError(
+            "row: found no UTF-8, expected JSON lines, or *.gz if packed"
+        ) from None
 
 
 def _check(name: str, value: Any, kind: Any, expected: str) -> None:
     is_kind = isinstance(value, kind) and not isinstance(value, bool)
     # Whole numbers may be too large for a float.
-    if not is_kind or (kind == int | float and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
+    if not is_kind or (
+        kind == int | float and not -LARGEST_SCORE <= value <= LARGEST_SCORE
+    ):
         found = "nothing" if value is None else short(str(value))
         raise ValueError(f"{name}: found {found}, expected {expected}")
 
@@ -336,10 +400,10 @@ def with_score(schemas: Sequence[Any], form: Form) -> Any:
 
 def load(source: Any, name: str, size: int, device: str, threads: int | None) -> Any:
     """A model of a checkpoint; raises RerankerError if it needs more than rows have."""
-    from pipeline.ranking.checkpoints import check_reads_given
-    from rerankers import models
+    from tweetrerank.pipeline.ranking.checkpoints import check_reads_given
+    from tweetrerank.rerankers import registry
 
-    device = choose_device(device, threads, not name or models.is_network(name))
+    device = choose_device(device, threads, not name or registry.is_network(name))
     trained = source.load(device, name or None, size)
     check_reads_given(trained)
     return trained
@@ -356,7 +420,9 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
         rounds[seen[query]] += ((query, post) for post in posts)
         seen[query] += 1
     for pairs in rounds.values():
-        first = [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
+        first = (
+            [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
+        )
         values = model.predict(pairs, first, in_order=form.is_ordered)
         # The scores of a mixture are in double precision.
         scores = values.astype(float).round(7 if values.itemsize == 4 else 12)
@@ -365,7 +431,12 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
 
 
 def score_on_cluster(
-    address: str, files: Sequence[Path], output: Path, form: Form, weight: float, *model: Any
+    address: str,
+    files: Sequence[Path],
+    output: Path,
+    form: Form,
+    weight: float,
+    *model: Any,
 ) -> list[Row]:
     """Score files by Ray Data, in order, with λ and :func:`load`'s arguments; unreadable rows."""
     import pyarrow as pa
@@ -374,7 +445,7 @@ def score_on_cluster(
     from ray.data.datasource import BlockBasedFileDatasink
     from ray.util.queue import Queue
 
-    from rerankers.reranker import Mixed
+    from tweetrerank.rerankers.reranker import Mixed
 
     *_, device, threads = model
     is_parquet, line = _is_parquet(files[0]), "line"  # Column of JSON lines
@@ -402,26 +473,50 @@ def score_on_cluster(
 
     def run() -> Any:
         context = ray.data.DataContext.get_current()
-        context.execution_options.preserve_order, context.enable_progress_bars = True, False
+        context.execution_options.preserve_order, context.enable_progress_bars = (
+            True,
+            False,
+        )
         # Read as columns, JSON would change. JSON has the separator only escaped.
-        options = csv.ReadOptions(use_threads=False, block_size=2**26, column_names=[line])
+        options = csv.ReadOptions(
+            use_threads=False, block_size=2**26, column_names=[line]
+        )
         reading: dict[str, Any] = {
             "read_options": options,
             "parse_options": csv.ParseOptions(delimiter="\x1f", quote_char=False),
             "convert_options": csv.ConvertOptions(column_types={line: pa.binary()}),
         }
-        read, how = (ray.data.read_parquet, {}) if is_parquet else (ray.data.read_csv, reading)
-        room, gpus, rejected = ray.cluster_resources(), int(device == "cuda"), Queue(0, light)
+        read, how = (
+            (ray.data.read_parquet, {}) if is_parquet else (ray.data.read_csv, reading)
+        )
+        room, gpus, rejected = (
+            ray.cluster_resources(),
+            int(device == "cuda"),
+            Queue(0, light),
+        )
         # One core stays for Ray's own reader of Parquet, which waits for one.
-        size = int(room.get("GPU", 0)) if gpus else (int(room.get("CPU", 0)) - 1) // threads
+        size = (
+            int(room.get("GPU", 0))
+            if gpus
+            else (int(room.get("CPU", 0)) - 1) // threads
+        )
         if size < 1:
-            expected = "a GPU" if gpus else f"{threads + 1} cores or more, one of them for reading"
+            expected = (
+                "a GPU"
+                if gpus
+                else f"{threads + 1} cores or more, one of them for reading"
+            )
             raise ValueError(f"found {room.get('CPU', 0):g} cores, expected {expected}")
         actors = ray.data.ActorPoolStrategy(size=size)
         pool = {"compute": actors, "num_cpus": threads, "num_gpus": gpus}
-        batches = {"batch_size": 20 if form.is_nested else 2000, "batch_format": "pyarrow"}
+        batches = {
+            "batch_size": 20 if form.is_nested else 2000,
+            "batch_format": "pyarrow",
+        }
         rows = read([*map(str, files)], ray_remote_args=light, **how)
-        scored = rows.map_batches(Scorer, fn_constructor_args=(rejected,), **batches, **pool)
+        scored = rows.map_batches(
+            Scorer, fn_constructor_args=(rejected,), **batches, **pool
+        )
         write = scored.write_parquet if is_parquet else scored.write_datasink
         place = str(output) if is_parquet else Lines(str(output), file_format="jsonl")
         write(place, ray_remote_args=light)
@@ -436,7 +531,12 @@ def score_on_cluster(
         ray.init(address, runtime_env={"env_vars": ALLOCATOR}, **how_to)
         # There, as Ray Data does not work through a client's connection.
         return ray.get(ray.remote(**light)(run).remote())
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except (
+        ConnectionError,
+        RuntimeError,
+        ValueError,
+        ray.exceptions.RayError,
+    ) as error:
         problem = "".join(str(error).strip().splitlines()[-1:])
         raise DataError(f"--address {address}: {problem}") from error
     finally:

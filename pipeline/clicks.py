@@ -23,25 +23,35 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.command.main import run
-from pipeline.command.options import argument, option, output_file
-from pipeline.errors import UsageError
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import argument, option, output_file
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 @dataclass(frozen=True)
 class Options:
     """Files."""
 
-    log: Path = argument("click log: a file of JSON lines, or a folder of them", parse=Path)
+    log: Path = argument(
+        "click log: a file of JSON lines, or a folder of them", parse=Path
+    )
     output: Path = option(
-        "file of judgments, in TREC's form", parse=output_file, required=True, metavar="FILE"
+        "file of judgments, in TREC's form",
+        parse=output_file,
+        required=True,
+        metavar="FILE",
     )
 
 
 def main(options: Options) -> None:
     """Read the log, estimate, write both files and report."""
-    from pipeline.collections.clicks import fit, judgments, read_click_log, report
-    from pipeline.collections.trec import written_file
+    from tweetrerank.pipeline.collections.click_log import (
+        fit,
+        judgments,
+        read_click_log,
+        report,
+    )
+    from tweetrerank.pipeline.collections.trec import written_file
 
     output = options.output
     topics_file = output.with_name(f"{output.name.split('.')[0]}.topics.tsv")
@@ -54,9 +64,13 @@ def main(options: Options) -> None:
     # Neither is replaced if one fails.
     with written_file(topics_file) as topics, written_file(output) as judged:
         for query_id, text, *_ in log.topics:
-            grades = sorted(qrels.get(query_id, {}).items(), key=lambda item: (-item[1], item[0]))
+            grades = sorted(
+                qrels.get(query_id, {}).items(), key=lambda item: (-item[1], item[0])
+            )
             topics.write(f"{query_id}\t{text}\n" if grades else "")
-            judged.writelines(f"{query_id} 0 {doc_id} {grade}\n" for doc_id, grade in grades)
+            judged.writelines(
+                f"{query_id} 0 {doc_id} {grade}\n" for doc_id, grade in grades
+            )
     for note in log.notes:
         print(note, file=sys.stderr)
     print(

@@ -19,9 +19,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.command.main import run
-from pipeline.command.options import argument
-from pipeline.errors import DataError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import argument
 
 PRIOR = 30.0  # a of Beta(a, a): rankers that users can tell apart win 50 to 65 % of the searches
 NEEDED = 20  # Evidence
@@ -40,12 +40,20 @@ class Options:
 
 def main(options: Options) -> None:
     """Print outcomes, the test, and what it needs."""
-    from pipeline.collections.clicks import CHALLENGER, CHAMPION, read_searches
-    from pipeline.text import print_table, say
+    from tweetrerank.pipeline.collections.click_log import (
+        CHALLENGER,
+        CHAMPION,
+        read_searches,
+    )
+    from tweetrerank.pipeline.text import print_table, say
 
     notes = list[str]()
-    with closing(sqlite3.connect("")) as tally:  # On the disk: logs may be larger than memory.
-        tally.execute("CREATE TABLE pages (time, champion, challenger, search, voter, lead)")
+    with closing(
+        sqlite3.connect("")
+    ) as tally:  # On the disk: logs may be larger than memory.
+        tally.execute(
+            "CREATE TABLE pages (time, champion, challenger, search, voter, lead)"
+        )
         for page in read_searches(options.log, notes):
             if not page.get("challenger"):
                 continue
@@ -53,7 +61,9 @@ def main(options: Options) -> None:
             teams = [team for doc_id, team in posts if doc_id in page["clicked"]]
             lead = teams.count(CHALLENGER) - teams.count(CHAMPION)
             sign = (lead > 0) - (lead < 0) if teams else None
-            names = [f"{page.get(key)}" for key in ("version", "challenger", "query_id")]
+            names = [
+                f"{page.get(key)}" for key in ("version", "challenger", "query_id")
+            ]
             row = page["time"], *names, f"{page.get('voter') or names[2]}", sign
             tally.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?)", row)
         latest = "SELECT champion, challenger FROM pages ORDER BY time DESC LIMIT 1"
@@ -63,13 +73,19 @@ def main(options: Options) -> None:
             raise DataError(
                 f"{options.log}: found no interleaved search, expected some by serve --challenger"
             )
-        voters, searches, silent, wins, losses, ties = tally.execute(LEADS, models).fetchone()
+        voters, searches, silent, wins, losses, ties = tally.execute(
+            LEADS, models
+        ).fetchone()
     print(f"champion {models[0][:12]}, challenger {models[1][:12]}")
     counts = searches, searches - voters, silent, wins, losses, ties
     print_table(OUTCOMES, [[f"{count:,}" for count in counts]], left=())
     found = math.exp(min(700, evidence(wins, losses)))
     print(f"evidence that the challenger is better: {found:.3g}, of {NEEDED} needed")
-    print("the challenger is better" if found >= NEEDED else "not known to be better (yet)")
+    print(
+        "the challenger is better"
+        if found >= NEEDED
+        else "not known to be better (yet)"
+    )
 
 
 def evidence(wins: float, losses: float) -> float:
@@ -77,8 +93,14 @@ def evidence(wins: float, losses: float) -> float:
     from scipy.special import betainc, betaln
 
     ratio = betaln(PRIOR + wins, PRIOR + losses) - betaln(PRIOR, PRIOR)
-    tail = betainc(PRIOR + losses, PRIOR + wins, 0.5)  # Of Beta(a + wins, a + losses), above 1/2
-    return float(ratio + math.log(tail) + (1 + wins + losses) * math.log(2)) if tail else -math.inf
+    tail = betainc(
+        PRIOR + losses, PRIOR + wins, 0.5
+    )  # Of Beta(a + wins, a + losses), above 1/2
+    return (
+        float(ratio + math.log(tail) + (1 + wins + losses) * math.log(2))
+        if tail
+        else -math.inf
+    )
 
 
 if __name__ == "__main__":

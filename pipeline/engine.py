@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexes.engines.client import Engine, EngineAddress, EngineError
-from pipeline.command.main import run
-from pipeline.command.options import existing_file, option
-from pipeline.errors import DataError, UsageError
-from pipeline.runtime import read_keys
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import Engine, EngineAddress, EngineError
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import existing_file, option
+from tweetrerank.pipeline.runtime import read_keys
+from tweetrerank.pipeline.usage_error import UsageError
 
 MARK = "Made by tweetrerank engine install"  # In each part
 ML = "/_plugins/_ml"
@@ -30,17 +31,30 @@ DEFAULT = "index.search.default_pipeline"
 class Options:
     """Action, engine and service."""
 
-    action: str = option("step", choices=("install", "status", "remove"), names=None, required=True)
+    action: str = option(
+        "step", choices=("install", "status", "remove"), names=None, required=True
+    )
     engine: str = option("address of the search engine", required=True, metavar="URL")
-    service: str | None = option("address where the engine reaches the service", metavar="URL")
+    service: str | None = option(
+        "address where the engine reaches the service", metavar="URL"
+    )
     pipeline: str = option("name of search pipeline or endpoint", default="tweetrerank")
-    model: str | None = option("model of the service (default: its first)", metavar="NAME")
+    model: str | None = option(
+        "model of the service (default: its first)", metavar="NAME"
+    )
     text_field: str = option("field of the texts", default="contents", metavar="FIELD")
-    url_field: str = option("field of their links (OpenSearch)", default="url", metavar="FIELD")
-    default_for: str | None = option("index to rerank by default (OpenSearch)", metavar="INDEX")
-    api_key_file: Path | None = option("file of the service's keys", parse=existing_file)
+    url_field: str = option(
+        "field of their links (OpenSearch)", default="url", metavar="FIELD"
+    )
+    default_for: str | None = option(
+        "index to rerank by default (OpenSearch)", metavar="INDEX"
+    )
+    api_key_file: Path | None = option(
+        "file of the service's keys", parse=existing_file
+    )
     engine_auth: Path | None = option(
-        "file of user, password, api_key, ca (default: $TWEETRERANK_ENGINE_…)", parse=existing_file
+        "file of user, password, api_key, ca (default: $TWEETRERANK_ENGINE_…)",
+        parse=existing_file,
     )
 
 
@@ -48,7 +62,9 @@ def main(options: Options) -> None:
     """Install, print the state, or remove."""
     key = read_keys(options.api_key_file)[0] if options.api_key_file else "none"
     if options.action == "install" and not options.service:
-        raise UsageError("--service is missing: the address where the engine reaches the service")
+        raise UsageError(
+            "--service is missing: the address where the engine reaches the service"
+        )
     if not options.pipeline.replace("-", "_").isidentifier():
         raise UsageError("--pipeline: expected letters, digits, - and _")
     engine = Engine(EngineAddress(options.engine, "_all", options.engine_auth))
@@ -63,7 +79,11 @@ def main(options: Options) -> None:
         else:
             parts.status()
     except EngineError as error:
-        problem = "the engine has no key, or a wrong one" if error.status == 401 else str(error)
+        problem = (
+            "the engine has no key, or a wrong one"
+            if error.status == 401
+            else str(error)
+        )
         raise DataError(f"{problem}; {parts.remedy(str(error))}") from None
 
 
@@ -75,7 +95,9 @@ def served_model(url: str, name: str | None, key: str) -> str:
     try:
         headers = {"authorization": f"Bearer {key}"}
         answer = requests.get(f"{url}/v1/models", headers=headers, timeout=10)
-        models += [str(one["id"]) for one in answer.json()["data"] if one["reads_order"]]
+        models += [
+            str(one["id"]) for one in answer.json()["data"] if one["reads_order"]
+        ]
         return models[models.index(name) if name else 0]
     except (requests.RequestException, LookupError, TypeError, ValueError) as error:
         raise DataError(
@@ -89,10 +111,20 @@ class Parts:
     """The parts of one name in an engine; their contents are in JSON files beside this module."""
 
     def __init__(self, engine: Engine, options: Options, key: str) -> None:
-        self.kind, self.ask, self.options, self.key = engine.kind, engine.request, options, key
+        self.kind, self.ask, self.options, self.key = (
+            engine.kind,
+            engine.request,
+            options,
+            key,
+        )
         self.service = (options.service or "").rstrip("/")
-        self.name, self.endpoint = options.pipeline, f"/_inference/rerank/{options.pipeline}"
-        self.paths = {n: f"/_search/pipeline/{n}" for n in (self.name, f"{self.name}-default")}
+        self.name, self.endpoint = (
+            options.pipeline,
+            f"/_inference/rerank/{options.pipeline}",
+        )
+        self.paths = {
+            n: f"/_search/pipeline/{n}" for n in (self.name, f"{self.name}-default")
+        }
 
     def template(self, part: str, **values: Any) -> Any:
         """A part's content with values in place of ``<name>``; "<name>" alone takes any value."""
@@ -143,7 +175,9 @@ class OpenSearch(Parts):
         index, old = self.options.default_for, self._own("models", "connectors")
         for path in self.paths.values():
             self.ours(path)
-        if index and (others := {*self._defaults(index).values()} - {None, "_none", *self.paths}):
+        if index and (
+            others := {*self._defaults(index).values()} - {None, "_none", *self.paths}
+        ):
             raise DataError(
                 f"{index}: found the default pipeline {others.pop()}, expected none; "
                 f"add the processor of {self.name} to it"
@@ -152,7 +186,9 @@ class OpenSearch(Parts):
         connector = self.ask("POST", f"{ML}/connectors/_create", body)["connector_id"]
         body = self.template("model", connector=connector)
         made = self.ask("POST", f"{ML}/models/_register?deploy=true", body)["model_id"]
-        self.ask("POST", f"{ML}/_predict/text_similarity/{made}", self.template("predict"))
+        self.ask(
+            "POST", f"{ML}/_predict/text_similarity/{made}", self.template("predict")
+        )
         for name, path in self.paths.items():
             body = self.template("pipeline", model=made, is_lenient=name != self.name)
             self.ask("PUT", path, body)
@@ -164,17 +200,29 @@ class OpenSearch(Parts):
         """Print the parts, and try a search."""
         pipeline = self.ours(self.paths[self.name], is_needed=True)[self.name]
         rerank = pipeline["response_processors"][0]["rerank"]
-        model, fields = rerank["ml_opensearch"]["model_id"], rerank["context"]["document_fields"]
-        print(f"pipeline: {self.name} reranks by {', '.join(fields[1:])}, model {model}")
+        model, fields = (
+            rerank["ml_opensearch"]["model_id"],
+            rerank["context"]["document_fields"],
+        )
+        print(
+            f"pipeline: {self.name} reranks by {', '.join(fields[1:])}, model {model}"
+        )
         connector = self.ask("GET", f"{ML}/models/{model}")["connector_id"]
         content = self.ask("GET", f"{ML}/connectors/{connector}")
-        name, seconds = content["parameters"]["model"], content["client_config"]["read_timeout"]
+        name, seconds = (
+            content["parameters"]["model"],
+            content["client_config"]["read_timeout"],
+        )
         self.service = content["actions"][0]["url"].removesuffix("/v2/rerank")
         print(f"connector: {connector} to {self.service}, timeout {seconds} s")
-        indexes = [index for index, name in self._defaults().items() if name in self.paths]
+        indexes = [
+            index for index, name in self._defaults().items() if name in self.paths
+        ]
         print(f"default of: {', '.join(indexes) or 'no index'}")
         print(f"service: serves {served_model(self.service, name, self.key)}")
-        self.ask("POST", f"{ML}/_predict/text_similarity/{model}", self.template("predict"))
+        self.ask(
+            "POST", f"{ML}/_predict/text_similarity/{model}", self.template("predict")
+        )
         path = f"/{','.join(indexes) or '_all'}/_search"
         body = self.template("search", text_field=fields[1])
         found = self.ask("POST", path, body, {"search_pipeline": self.name})
@@ -192,10 +240,14 @@ class OpenSearch(Parts):
         """The remedy for an error."""
         if "trusted" not in error and "private ip" not in error:
             return super().remedy(error)
-        found = self.ask("GET", "/_cluster/settings?flat_settings=true&include_defaults=true")
+        found = self.ask(
+            "GET", "/_cluster/settings?flat_settings=true&include_defaults=true"
+        )
         known = (found["defaults"] | found["persistent"] | found["transient"])[TRUSTED]
         pattern = f"^{self.service.replace('.', '[.]')}/.*$"
-        trusted = sorted({pattern, *(known.split(",") if isinstance(known, str) else known)})
+        trusted = sorted(
+            {pattern, *(known.split(",") if isinstance(known, str) else known)}
+        )
         body = self.template("settings", trusted=trusted)
         return str(self.template("remedy of settings", body=json.dumps(body)))
 
@@ -210,7 +262,9 @@ class OpenSearch(Parts):
     def _defaults(self, index: str = "_all") -> dict[str, str | None]:
         """Index -> its default pipeline."""
         found = self.ask("GET", f"/{index}/_settings", params={"flat_settings": True})
-        return {name: content["settings"].get(DEFAULT) for name, content in found.items()}
+        return {
+            name: content["settings"].get(DEFAULT) for name, content in found.items()
+        }
 
 
 class Elasticsearch(Parts):
@@ -219,10 +273,17 @@ class Elasticsearch(Parts):
     def install(self, model: str) -> None:
         """Make the endpoint anew, and print a search."""
         if self.options.default_for:
-            raise DataError("--default-for is for OpenSearch; here a search names the endpoint")
+            raise DataError(
+                "--default-for is for OpenSearch; here a search names the endpoint"
+            )
         self.remove()
-        queries = "${query}", '"${query}"'  # Older versions do not put it between quotes.
-        plain, quoted = (self.template("endpoint", model=model, query=query) for query in queries)
+        queries = (
+            "${query}",
+            '"${query}"',
+        )  # Older versions do not put it between quotes.
+        plain, quoted = (
+            self.template("endpoint", model=model, query=query) for query in queries
+        )
         try:
             self.ask("PUT", self.endpoint, plain)
         except EngineError:
@@ -231,8 +292,13 @@ class Elasticsearch(Parts):
 
     def status(self) -> None:
         """Print the endpoint, and try it."""
-        settings = self.ours(self.endpoint, is_needed=True)["endpoints"][0]["service_settings"]
-        url, name = settings["url"].removesuffix("/v2/rerank"), settings["headers"]["X-Model"]
+        settings = self.ours(self.endpoint, is_needed=True)["endpoints"][0][
+            "service_settings"
+        ]
+        url, name = (
+            settings["url"].removesuffix("/v2/rerank"),
+            settings["headers"]["X-Model"],
+        )
         print(f"endpoint: {self.name} to {url}")
         print(f"service: serves {served_model(url, name, self.key)}")
         ranks = self.ask("POST", self.endpoint, self.template("predict"))["rerank"]

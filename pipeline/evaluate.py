@@ -8,20 +8,24 @@ Measures are trec_eval's, under ir_measures' names. Every judged topic counts; o
 counts as 0.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
-from pipeline.collections import named
-from pipeline.collections.collection import is_own
-from pipeline.collections.trec import Qrels, Run, aligned, read_qrels, read_run
-from pipeline.command.main import run
-from pipeline.command.options import argument, existing_file, option
-from pipeline.defaults import DEFAULT_MEASURES
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import (
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import is_own
+from tweetrerank.pipeline.collections.trec import (
+    Qrels,
+    Run,
+    aligned,
+    read_qrels,
+    read_run,
+)
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import argument, existing_file, option
+from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
+from tweetrerank.pipeline.evaluation.measures import (
     Evaluator,
     Values,
     mean,
@@ -30,8 +34,9 @@ from pipeline.evaluation.measures import (
     warn_of_gaps,
     without_relevant,
 )
-from pipeline.ranking.reports import Evaluation, evaluate
-from pipeline.text import counted, listed, say
+from tweetrerank.pipeline.ranking.stage_table import Evaluation
+from tweetrerank.pipeline.text import counted, listed, say
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ class Options:
         names=("-m", "--measure"),
     )
     per_topic: bool = option(
-        "print lines of measure, query_id and a value for each run, separated by tabs", flag=True
+        "print lines of measure, query_id and a value for each run, separated by tabs",
+        flag=True,
     )
     against: Path | None = option(
         "run to compare the others with: difference, and p of Fisher's randomization test and of "
@@ -73,13 +79,15 @@ def main(options: Options) -> None:
     for path in paths:
         scores = aligned(read_run(path), qrels, str(path))
         if skips_own_id:
-            from pipeline.ranking.retrievers import without_own_ids
+            from tweetrerank.pipeline.ranking.retrievers import without_own_ids
 
             scores = without_own_ids(scores)
         _warn_of_mismatches(path, scores, qrels)
         results.append((str(path), evaluator(scores)))
     empty = without_relevant(qrels)
-    warn_of(f"{options.qrels}: judged topics without a relevant document, always 0", empty)
+    warn_of(
+        f"{options.qrels}: judged topics without a relevant document, always 0", empty
+    )
     if options.per_topic:
         _print_topics(results)
         if not against:
@@ -87,7 +95,7 @@ def main(options: Options) -> None:
         print()
     print(f"{options.qrels}, {counted(len(qrels), 'judged topic')}")
     if against:
-        from pipeline.evaluation.significance import print_comparison
+        from tweetrerank.pipeline.evaluation.significance import print_comparison
 
         print_comparison(results)
     else:
@@ -110,7 +118,11 @@ def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str], bool
 
 def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:
     judged = list(dict.fromkeys(d for grades in qrels.values() for d in grades))
-    found = list(dict.fromkeys(d for q, of_topic in scores.items() if q in qrels for d in of_topic))
+    found = list(
+        dict.fromkeys(
+            d for q, of_topic in scores.items() if q in qrels for d in of_topic
+        )
+    )
     pairs = {"topics": ([*scores], [*qrels]), "posts": (found, judged)}
     for what, (of_run, of_qrels) in pairs.items():
         if of_run and {*of_qrels}.isdisjoint(of_run):
@@ -132,15 +144,6 @@ def _print_topics(results: Sequence[tuple[str, Values]]) -> None:
         for query_id in topics:
             print(measure, query_id, *(f"{v[query_id]:.4f}" for v in by_run), sep="\t")
         print(measure, "all", *(f"{mean(v):.4f}" for v in by_run), sep="\t")
-
-
-class _CallableModule(ModuleType):
-    """``pipeline.evaluate`` is this module once it is imported, and the function in any case."""
-
-    __call__ = staticmethod(evaluate)
-
-
-sys.modules[__name__].__class__ = _CallableModule
 
 
 if __name__ == "__main__":

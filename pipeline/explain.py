@@ -12,12 +12,12 @@ The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of R
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexes.files import write_bytes
-from pipeline.command.main import run
-from pipeline.command.options import option, output_file, positive_int
-from pipeline.defaults import DEFAULT_HITS, NONE
-from pipeline.ranking.options import RankingOptions
-from pipeline.text import say
+from tweetrerank.indexes.files import write_bytes
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import option, output_file, positive_int
+from tweetrerank.pipeline.defaults import DEFAULT_HITS, NONE
+from tweetrerank.pipeline.ranking.ranking_options import RankingOptions
+from tweetrerank.pipeline.text import say
 
 DEFAULT_SHOW = 10
 
@@ -33,7 +33,8 @@ class Options(RankingOptions):
         many=True,
     )
     show: int | None = option(
-        f"number of best posts of the new ranking (default: {DEFAULT_SHOW})", parse=positive_int
+        f"number of best posts of the new ranking (default: {DEFAULT_SHOW})",
+        parse=positive_int,
     )
     output: Path | None = option(
         "write an HTML page instead of printing", parse=output_file, metavar="HTML"
@@ -43,7 +44,9 @@ class Options(RankingOptions):
         """Arguments that contradict one another."""
         problems = super().problems()
         if self.reranker == NONE:
-            problems.append("--reranker none: there is nothing to explain; name a model")
+            problems.append(
+                "--reranker none: there is nothing to explain; name a model"
+            )
         if self.doc_id and self.show:
             problems.append("--show: --doc-id says already which posts are shown")
         return problems
@@ -51,15 +54,17 @@ class Options(RankingOptions):
 
 def main(options: Options) -> None:
     """Rerank the topic's candidates, choose posts, and explain their ranks."""
-    from pipeline.explanation.topic import topic_named
-    from pipeline.explanation.views import page, print_explanation
+    from tweetrerank.pipeline.explanation.topic import topic_named
+    from tweetrerank.pipeline.explanation.views import page, print_explanation
 
     collection = options.open_collection()
     topic = topic_named(options.query_id, collection.topics, collection.name)
     ranker = options.open_ranker(collection)
 
     ranking = ranker.rank([topic], options.hits or DEFAULT_HITS)
-    explanation = ranker.explain(ranking, options.doc_id, show=options.show or DEFAULT_SHOW)
+    explanation = ranker.explain(
+        ranking, options.doc_id, show=options.show or DEFAULT_SHOW
+    )
     if ranker.description:
         say(ranker.description)
     if options.output is None:

@@ -11,12 +11,12 @@ calibration, judgments, and for a collection the word vectors adapted to it.
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexes.files import atomic_directory
-from pipeline.collections.named import open_collection
-from pipeline.command.main import run
-from pipeline.command.options import argument, option
-from pipeline.errors import UsageError
-from pipeline.text import say
+from tweetrerank.indexes.files import atomic_directory
+from tweetrerank.pipeline.collections.named import open_collection
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import argument, option
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Options:
     )
     output: Path = option("new folder", parse=Path, required=True, metavar="DIR")
     collection: str | None = option(
-        "collection whose best model for given candidates is copied", metavar="NAME|FILE"
+        "collection whose best model for given candidates is copied",
+        metavar="NAME|FILE",
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
@@ -39,13 +40,15 @@ def main(options: Options) -> None:
     if bool(options.model) == bool(options.collection):
         problems.append("expected a model or --collection, one of them")
     if target.exists():
-        problems.append(f"--output {target}: it exists; expected a folder that does not")
+        problems.append(
+            f"--output {target}: it exists; expected a folder that does not"
+        )
     if problems:
         raise UsageError(problems)
 
-    from pipeline.ranking.build import Source, best_source
-    from pipeline.ranking.tuning import TUNING_FILE, tuning_of
-    from rerankers import checkpoint as checkpoints
+    from tweetrerank.pipeline.ranking.build import Source, best_source
+    from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE, tuning_of
+    from tweetrerank.rerankers import checkpoint as checkpoints
 
     key, others = "", dict[str, bytes]()
     if options.collection:
@@ -53,7 +56,11 @@ def main(options: Options) -> None:
         source, key = best_source(collection), collection.key
         known = (source.adapted, source.frequencies)
         names = (checkpoints.ADAPTED_FILE, checkpoints.FREQUENCIES)
-        others = {name: path.read_bytes() for name, path in zip(names, known, strict=True) if path}
+        others = {
+            name: path.read_bytes()
+            for name, path in zip(names, known, strict=True)
+            if path
+        }
     else:
         source = Source(checkpoints.find(options.model or ""))
     folder = source.folder

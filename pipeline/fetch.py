@@ -21,12 +21,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from indexes.files import sha256_of, write_bytes
-from pipeline.collections.collection import by_hand, catalogue, data_directory
-from pipeline.command.main import run
-from pipeline.command.options import argument, option
-from pipeline.errors import DataError, UsageError
-from pipeline.text import counted, did_you_mean, print_table, say
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import sha256_of, write_bytes
+from tweetrerank.pipeline.collections.collection import (
+    by_hand,
+    catalogue,
+    data_directory,
+)
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import argument, option
+from tweetrerank.pipeline.text import counted, did_you_mean, print_table, say
+from tweetrerank.pipeline.usage_error import UsageError
 
 ATTEMPTS = 5
 TIMEOUT = (4.0, 30.0)  # Seconds for a connection, and without data
@@ -66,7 +71,9 @@ class Entry(NamedTuple):
     size: int  # In bytes
     sha256: str  # Of the whole file, hexadecimal
     groups: tuple[str, ...]  # Collections that need it
-    url: str | None  # Address of the published file; None for a file to be put there by hand
+    url: (
+        str | None
+    )  # Address of the published file; None for a file to be put there by hand
     cuts: tuple[Cut, ...] = ()
     """Smaller files that are made of it. Once all are there, the entry is not needed."""
 
@@ -97,7 +104,9 @@ def main(options: Options) -> None:
             say(f"{told}: {', '.join(missing)}")
         wanted = [entry for entry in wanted if entry.url]
     for beginning, text in catalogue()["terms"].items():
-        if any(group.startswith(beginning) for entry in wanted for group in entry.groups):
+        if any(
+            group.startswith(beginning) for entry in wanted for group in entry.groups
+        ):
             say(text)
     fetched, failures = fetch_all(wanted, folder)
     print(f"{fetched} files fetched into {folder}")
@@ -113,7 +122,9 @@ def main(options: Options) -> None:
 @cache
 def entries() -> tuple[Entry, ...]:
     """All files that can be fetched."""
-    found = [Entry(**{**row, "groups": tuple(row["groups"])}) for row in catalogue()["files"]]
+    found = [
+        Entry(**{**row, "groups": tuple(row["groups"])}) for row in catalogue()["files"]
+    ]
     return tuple(e._replace(cuts=tuple(Cut(*cut) for cut in e.cuts)) for e in found)
 
 
@@ -125,7 +136,10 @@ def select(names: Sequence[str]) -> list[Entry]:
     if unknown := sorted(wanted - {*groups}):
         known, expected = [*groups, *aliases], f"expected one of {', '.join(groups)}"
         raise UsageError(
-            [f"found the name {name!r}, {expected}{did_you_mean(name, known)}" for name in unknown]
+            [
+                f"found the name {name!r}, {expected}{did_you_mean(name, known)}"
+                for name in unknown
+            ]
         )
     return [entry for entry in entries() if not names or wanted & {*entry.groups}]
 
@@ -181,12 +195,21 @@ def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
             raise DataError(f"{place.parent}: {note}")
         raise DataError(f"{place}: not published, put your copy there")
     pooch.get_logger().setLevel("ERROR")
-    looks: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False, "disable": None}
+    looks: dict[str, Any] = {
+        "unit": "B",
+        "unit_scale": True,
+        "leave": False,
+        "disable": None,
+    }
     bar = tqdm(total=entry.size, desc=entry.path, **looks)
-    identity = {"Accept-Encoding": "identity"}  # The hash is that of the uncompressed file.
+    identity = {
+        "Accept-Encoding": "identity"
+    }  # The hash is that of the uncompressed file.
     get = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers=identity)
     known, urls = {entry.path: f"sha256:{entry.sha256}"}, {entry.path: entry.url}
-    files = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=attempts - 1)
+    files = pooch.create(
+        folder, "", registry=known, urls=urls, retry_if_failed=attempts - 1
+    )
     try:
         files.fetch(entry.path, downloader=get)
     except (RequestException, ValueError) as error:
@@ -204,20 +227,28 @@ def _list(wanted: Sequence[Entry], folder: Path, options: Options) -> None:
     states = {entry: state(entry, folder) for entry in wanted}
     bad = [entry for entry, state in states.items() if state != "present"]
     if shown := [*states] if options.list else bad:
-        rows = [[e.path, f"{e.size:,} bytes", states[e], e.url or "(by hand)"] for e in shown]
+        rows = [
+            [e.path, f"{e.size:,} bytes", states[e], e.url or "(by hand)"]
+            for e in shown
+        ]
         print_table([], rows, left=[0, 2, 3])
     print(f"{len(wanted) - len(bad)} of {len(wanted)} files are in {folder}")
     if options.check and bad:
-        raise DataError(f"{len(bad)} files are missing or damaged; fetch them without --check")
+        raise DataError(
+            f"{len(bad)} files are missing or damaged; fetch them without --check"
+        )
 
 
 def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
     """Write a file of the commonest words of GloVe's archive (.zip) and of those of collections
     that are in the data ``folder``."""
-    from rerankers.text.vectors import read_archive, word2vec_bytes
+    from tweetrerank.rerankers.text.vectors import read_archive, word2vec_bytes
 
     known = (folder / entry.path for entry in entries() if entry.url)
-    texts, added = [path for path in known if path.suffix == ".toks" and path.exists()], set[str]()
+    texts, added = (
+        [path for path in known if path.suffix == ".toks" and path.exists()],
+        set[str](),
+    )
     for path in texts:  # Words as they stand, and their parts
         text = path.read_text(encoding="utf-8").lower()
         added.update(text.split(), re.findall("[a-z0-9']+", text))
@@ -226,7 +257,10 @@ def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
         """Which of the words to keep, most frequent first: common ones, the collections'."""
         usable = [not cut.plain or bool(PLAIN.fullmatch(word)) for word in words]
         ranked = zip(words, usable, accumulate(usable), strict=True)
-        return [is_so and (rank <= COMMONEST or word in added) for word, is_so, rank in ranked]
+        return [
+            is_so and (rank <= COMMONEST or word in added)
+            for word, is_so, rank in ranked
+        ]
 
     vectors = read_archive(archive, cut.size, chosen)
     write_bytes(folder / cut.path, gzip.compress(word2vec_bytes(vectors), mtime=0))

@@ -21,22 +21,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from indexes.manifest import IndexManifest
-from indexes.posts import FIELDS
-from pipeline.collections import named
-from pipeline.collections.collection import Collection, IndexPlace
-from pipeline.collections.sources import PostFiles
-from pipeline.command.main import run
-from pipeline.command.options import existing_file, option
-from pipeline.errors import UsageError
-from pipeline.ranking.options import EngineOptions, engine_of
+from tweetrerank.indexes.manifest import IndexManifest
+from tweetrerank.indexes.posts import FIELDS
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import Collection, IndexPlace
+from tweetrerank.pipeline.collections.sources import PostFiles
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import existing_file, option
+from tweetrerank.pipeline.ranking.ranking_options import EngineOptions, engine_of
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 def _columns(text: str) -> dict[str, str]:
     """Fields of posts and their columns, from ``id=tweet_id,text=body``."""
     found = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
     if len(found) != len(text.split(",")) or found.keys() - {*FIELDS}:
-        raise ValueError(f"found {text!r}, expected FIELD=NAME,… with {', '.join(FIELDS)}")
+        raise ValueError(
+            f"found {text!r}, expected FIELD=NAME,… with {', '.join(FIELDS)}"
+        )
     return found
 
 
@@ -67,9 +69,13 @@ class Options(EngineOptions):
         parse=Path,
         metavar="DIR",
     )
-    check: bool = option("read the index and compare its checksums; nothing is built", flag=True)
+    check: bool = option(
+        "read the index and compare its checksums; nothing is built", flag=True
+    )
     data: Path | None = option(
-        "folder of the collections' data (default: $TWEETRERANK_DATA)", parse=Path, metavar="DIR"
+        "folder of the collections' data (default: $TWEETRERANK_DATA)",
+        parse=Path,
+        metavar="DIR",
     )
 
 
@@ -78,17 +84,25 @@ def main(options: Options) -> None:
     _check_options(options)
     given = engine_of(options)
     if options.collection:
-        collection = named.on_engine(named.find(options.collection, options.data), given)
+        collection = named.on_engine(
+            named.find(options.collection, options.data), given
+        )
     else:
         engine = named.engine_address(given, None, None) if given else None
         source = PostFiles(options.posts, options.columns or {})
-        collection = Collection("", post_source=source, index=IndexPlace("", options.index, engine))
+        collection = Collection(
+            "", post_source=source, index=IndexPlace("", options.index, engine)
+        )
     if (place := collection.place()).engine:
         problem = "--{}: not with an index in a search engine"
-        if wrong := [problem.format(n) for n in ("index", "check") if getattr(options, n)]:
+        if wrong := [
+            problem.format(n) for n in ("index", "check") if getattr(options, n)
+        ]:
             raise UsageError(wrong)
         if not place.engine.has_methods:
-            raise UsageError(f"{options.collection}: {place} is searched as it is, not built")
+            raise UsageError(
+                f"{options.collection}: {place} is searched as it is, not built"
+            )
     elif options.index:
         place = place._replace(folder=options.index)
     if options.check:
@@ -97,7 +111,7 @@ def main(options: Options) -> None:
         size = f"{sum(manifest.files.values()) / 1e6:,.1f} MB"
         print(f"no damage in {len(manifest.files)} files, {size}\nindex: {place}")
         return
-    from pipeline.ranking.frequencies import file_of
+    from tweetrerank.pipeline.ranking.frequencies import file_of
 
     start = time.perf_counter()
     manifest, sent = replace(collection, index=place).build_index()
@@ -119,7 +133,8 @@ def _check_options(options: Options) -> None:
         "--check changes nothing and reads a local index; give it alone": options.check
         and (posts or options.engine),
         "--columns names columns of --posts; give these": options.columns and not posts,
-        "--posts cannot be combined with a collection; give one of them": name and posts,
+        "--posts cannot be combined with a collection; give one of them": name
+        and posts,
         "nothing to index: give --posts FILE --index DIR, or --collection NAME": not (
             name or posts or reads
         ),

@@ -6,10 +6,10 @@ python -m pipeline.models
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pipeline.collections.collection import models_directory
-from pipeline.command.main import run
-from pipeline.errors import DataError
-from pipeline.text import print_table
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.collection import models_directory
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.text import print_table
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Print a row for each trained checkpoint and each file of adapted word vectors."""
-    from pipeline.evaluation.measures import heading
-    from pipeline.ranking.tuning import TUNING_FILE, Tuning
+    from tweetrerank.pipeline.evaluation.measures import heading
+    from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE, Tuning
 
     root = models_directory()
     rows = []
@@ -40,7 +40,11 @@ def main(options: Options) -> None:
     if not rows:
         print(f"nothing was trained here: found no model in {root}")
         return
-    print_table(["collection", "model", "date", "held-out topics", "folder"], rows, [0, 1, 2, 3, 4])
+    print_table(
+        ["collection", "model", "date", "held-out topics", "folder"],
+        rows,
+        [0, 1, 2, 3, 4],
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from indexes.files import atomic_file
-from indexes.posts import Post
-from pipeline.collections.collection import Collection
-from pipeline.collections.trec import aligned, read_run, write_run
-from pipeline.command.main import run
-from pipeline.command.options import (
+from tweetrerank.indexes.files import atomic_file
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.trec import aligned, read_run, write_run
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import (
     argument,
     existing_file,
     fraction,
@@ -31,19 +31,26 @@ from pipeline.command.options import (
     output_file,
     positive_int,
 )
-from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW, NONE
-from pipeline.errors import UsageError
-from pipeline.evaluation.measures import Evaluator, Values, mean, warn_of_gaps
-from pipeline.ranking.options import ModelOptions
-from pipeline.runtime import bar, provenance
-from pipeline.text import print_table, say
+from tweetrerank.pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW, NONE
+from tweetrerank.pipeline.evaluation.measures import (
+    Evaluator,
+    Values,
+    mean,
+    warn_of_gaps,
+)
+from tweetrerank.pipeline.ranking.ranking_options import ModelOptions
+from tweetrerank.pipeline.runtime import bar, provenance
+from tweetrerank.pipeline.text import print_table, say
+from tweetrerank.pipeline.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.ranking.ranker import Ranker
-    from pipeline.ranking.retrievers import Candidates
+    from tweetrerank.pipeline.ranking.ranker import Ranker
+    from tweetrerank.pipeline.ranking.retrievers import Candidates
 
 MEASURES = ("P@30", "AP")  # Measures of the report; places are by the first
-_SAME = 9  # Decimals of means in comparisons: sums in another order differ in the last bits
+_SAME = (
+    9  # Decimals of means in comparisons: sums in another order differ in the last bits
+)
 
 DEFAULT_WEIGHT = 0.3
 """λ. On held-out topics of 2011 to 2013 runs of any quality gain, from ql's to a learned fusion's.
@@ -98,7 +105,9 @@ def main(options: Options) -> None:
     ranker = _ranker(options, collection)
     candidates = _inputs(options, collection, jobs)
     evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
-    results: dict[str, tuple[Values, Values]] = {}  # Name of a run -> values before and after
+    results: dict[
+        str, tuple[Values, Values]
+    ] = {}  # Name of a run -> values before and after
     for job, found in candidates.items():
         ranking = ranker.rerank(found, partial(bar, what=job.name, unit="pair"))
         write_run(job.output, ranking.run, options.reranker)
@@ -109,14 +118,17 @@ def main(options: Options) -> None:
         _report(options, collection, ranker, results)
     else:
         print(f"no report: {collection.missing_judgments}")
-    say(f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s")
+    say(
+        f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s"
+    )
 
 
 def _jobs(options: Options, collection: Collection) -> list[Job]:
     """Files to read and to write; UsageError has all arguments that make no sense."""
     rules = {
         f"--index: found it with --topics {options.topics}, expected a file of topics; a "
-        "collection has its own posts": options.index and not Path(options.topics).is_file(),
+        "collection has its own posts": options.index
+        and not Path(options.topics).is_file(),
         "--reranker: found 'none', expected a model: nothing would be reranked": (
             options.reranker == NONE
         ),
@@ -134,7 +146,9 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
             problems.append(f"runs: {error}, {nor}")
             continue
         name = text if official else path.name
-        jobs.append(Job(name, path, options.output / reranked_name(name, options.reranker)))
+        jobs.append(
+            Job(name, path, options.output / reranked_name(name, options.reranker))
+        )
     inputs = Counter(job.path.resolve() for job in jobs)
     outputs = Counter(job.output.resolve() for job in jobs)
     for _, path, output in jobs:
@@ -146,25 +160,33 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
                 "files of different names"
             )
         if output.resolve() in inputs:
-            problems.append(f"--output: {output} is one of the runs, and would be overwritten")
+            problems.append(
+                f"--output: {output} is one of the runs, and would be overwritten"
+            )
     if options.report and options.report.resolve() in {*inputs, *outputs}:
-        problems.append(f"--report: found {options.report}, which is a run; expected another file")
+        problems.append(
+            f"--report: found {options.report}, which is a run; expected another file"
+        )
     if problems:
         raise UsageError(list(dict.fromkeys(problems)))
     return jobs
 
 
-def _inputs(options: Options, collection: Collection, jobs: list[Job]) -> dict[Job, "Candidates"]:
+def _inputs(
+    options: Options, collection: Collection, jobs: list[Job]
+) -> dict[Job, "Candidates"]:
     """Candidates of all runs, which are checked before the long work begins; posts are looked up
     once, as that may read the whole collection."""
-    from pipeline.ranking.retrievers import RunRetriever
+    from tweetrerank.pipeline.ranking.retrievers import RunRetriever
 
     topics, hits = collection.topics, options.hits or DEFAULT_HITS
     ids = [topic.query_id for topic in topics]
     runs = {job: aligned(read_run(job.path), ids, str(job.path)) for job in jobs}
     if collection.qrels:
         collection.check_judged_posts()
-    wanted = {d for run in runs.values() for query_id in ids for d in run.get(query_id, ())}
+    wanted = {
+        d for run in runs.values() for query_id in ids for d in run.get(query_id, ())
+    }
     posts = collection.find_posts(sorted(wanted))
 
     def known(doc_ids: Sequence[str]) -> dict[str, Post]:
@@ -191,7 +213,7 @@ def _report(
     results: Mapping[str, tuple[Values, Values]],
 ) -> None:
     """Print the table, and write the file."""
-    from pipeline.ranking.checkpoints import warn_of_seen
+    from tweetrerank.pipeline.ranking.checkpoints import warn_of_seen
 
     warn_of_seen(ranker)
     rows = compare(results)
@@ -207,7 +229,11 @@ def _report(
             "reranker": options.reranker,
             "lambda": getattr(ranker.model, "weight", None),
             "checkpoint": "/".join(ranker.model.directory.resolve().parts[-2:]),
-            **{n: v for n, v in provenance().items() if n in ("date", "commit", "machine")},
+            **{
+                n: v
+                for n, v in provenance().items()
+                if n in ("date", "commit", "machine")
+            },
         }
         write_csv(options.report, rows, made, options.group_size)
         say(f"wrote {options.report}")
@@ -215,7 +241,7 @@ def _report(
 
 def _ranker(options: Options, collection: Collection) -> "Ranker":
     """The ranker of given runs; warns if nothing of the runs' own order goes into the new one."""
-    from pipeline.ranking.build import ranker
+    from tweetrerank.pipeline.ranking.build import ranker
 
     found = ranker(
         collection,
@@ -277,14 +303,16 @@ def reranked_name(name: str, model: str) -> str:
 def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
     """A row for each run, by the first measure of the original run, then by name; a place is 1 +
     the number of the others with a larger value."""
-    from pipeline.evaluation.significance import paired_t_test
+    from tweetrerank.pipeline.evaluation.significance import paired_t_test
 
     changes = {
         name: {
             measure: Change(
                 mean(values),
                 mean(after[measure]),
-                paired_t_test([after[measure][topic] for topic in values], [*values.values()]),
+                paired_t_test(
+                    [after[measure][topic] for topic in values], [*values.values()]
+                ),
             )
             for measure, values in before.items()
         }
@@ -309,30 +337,50 @@ def groups(rows: Sequence[Row], size: int) -> dict[str, Sequence[Row]]:
     if len(rows) < 3 * size:
         return {}
     middle = (len(rows) - size) // 2
-    return {"top": rows[:size], "middle": rows[middle : middle + size], "bottom": rows[-size:]}
+    return {
+        "top": rows[:size],
+        "middle": rows[middle : middle + size],
+        "bottom": rows[-size:],
+    }
 
 
 def print_report(rows: Sequence[Row], group_size: int) -> None:
     """Print the rows as a table, the average changes of groups and of all runs, and notes."""
     measures, lines = list(rows[0].changes), []
-    header = ["run", *(part for m in (*measures, "R") for part in (m, "reranked", "change"))]
+    header = [
+        "run",
+        *(part for m in (*measures, "R") for part in (m, "reranked", "change")),
+    ]
     for row in rows:
         cells = [row.name]
         for change in row.changes.values():
             after = f"{change.after:.4f}{change.mark}"
             cells += [f"{change.before:.4f}", after, _percent(change.percent)]
-        places = [str(row.place), str(row.place_after), f"{row.place - row.place_after:+d}"]
+        places = [
+            str(row.place),
+            str(row.place_after),
+            f"{row.place - row.place_after:+d}",
+        ]
         lines.append([*cells, *places])
-    named = {f"average of {g} {group_size}": of for g, of in groups(rows, group_size).items()}
-    for title, members in {**named, "average change": rows}.items():  # Rows with a known change
+    named = {
+        f"average of {g} {group_size}": of for g, of in groups(rows, group_size).items()
+    }
+    for title, members in {
+        **named,
+        "average change": rows,
+    }.items():  # Rows with a known change
         cells = [title]
         for measure in measures:
-            known = [p for row in members if (p := row.changes[measure].percent) is not None]
+            known = [
+                p for row in members if (p := row.changes[measure].percent) is not None
+            ]
             cells += ["", "", _percent(mean(known) if known else None)]
         gained = mean(row.place - row.place_after for row in members)
         lines.append([*cells, "", "", f"{round(gained, 1) + 0.0:+.1f}"])
     # Numbers with and without a mark line up on the left.
-    print_table(header, lines, left=[0, *(2 + 3 * index for index in range(len(measures)))])
+    print_table(
+        header, lines, left=[0, *(2 + 3 * index for index in range(len(measures)))]
+    )
     print(
         "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics, before against after "
         "reranking, not corrected for the number of runs\n"
@@ -341,19 +389,30 @@ def print_report(rows: Sequence[Row], group_size: int) -> None:
     )
     for measure in measures:
         if zeros := [row.name for row in rows if row.changes[measure].percent is None]:
-            print(f"-: {measure} was 0 before; left out of the average: {', '.join(zeros)}")
+            print(
+                f"-: {measure} was 0 before; left out of the average: {', '.join(zeros)}"
+            )
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}%"  # + 0.0: never -0
 
 
-def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object], group_size: int) -> None:
+def write_csv(
+    path: Path, rows: Sequence[Row], made: Mapping[str, object], group_size: int
+) -> None:
     """Write a CSV file with a line for each run, numbers unrounded, and the columns ``made``."""
-    group_of = {row.name: name for name, of in groups(rows, group_size).items() for row in of}
+    group_of = {
+        row.name: name for name, of in groups(rows, group_size).items() for row in of
+    }
     header = ["run", "group"]
     for measure in rows[0].changes:
-        header += [measure, f"{measure} reranked", f"{measure} change %", f"{measure} p"]
+        header += [
+            measure,
+            f"{measure} reranked",
+            f"{measure} change %",
+            f"{measure} p",
+        ]
     with atomic_file(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([*header, "R", "R reranked", "R change", *made])

@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import DataError, UsageError
-from rerankers import devices
-from rerankers.errors import RerankerError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -36,8 +37,10 @@ def keep_allocations() -> None:
     os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
 
 
-def choose_device(device: str, threads: int | None = None, is_network: bool = True) -> str:
-    """Set the threads, and find the device of a network; see :func:`rerankers.devices.placed`. Only
+def choose_device(
+    device: str, threads: int | None = None, is_network: bool = True
+) -> str:
+    """Set the threads, and find the device of a network; see :func:`tweetrerank.rerankers.devices.placed`. Only
     networks are computed by PyTorch; for other models it is not even imported."""
     if threads:
         devices.set_threads(threads)
@@ -97,7 +100,9 @@ def _progress(total: int, what: str, unit: str) -> Any:
     count = "{percentage:3.0f}%|{bar}| {n:,}/{total:,}" if total else "{n:,}"
     left = "<{remaining}" if total else ""
     shown = f"{{desc}}: {count} {unit}s [{{elapsed}}{left}, {{rate_fmt}}{{postfix}}]"
-    return tqdm(total=total or None, desc=what, unit=unit, disable=None, bar_format=shown)
+    return tqdm(
+        total=total or None, desc=what, unit=unit, disable=None, bar_format=shown
+    )
 
 
 def provenance() -> dict[str, Any]:
@@ -106,7 +111,14 @@ def provenance() -> dict[str, Any]:
     commit: str | None = None
     if torch := sys.modules.get("torch"):
         versions["torch"] = str(torch.__version__)
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+    ]
     quiet: Any = {"stderr": subprocess.DEVNULL, "text": True, "timeout": 5}
     with suppress(OSError, subprocess.SubprocessError):
         commit = subprocess.check_output([*command, "--abbrev=12"], **quiet).strip()
@@ -125,7 +137,9 @@ def read_keys(path: Path) -> list[str]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise DataError(f"{path}: found no text ({error}), expected one key a line") from None
+        raise DataError(
+            f"{path}: found no text ({error}), expected one key a line"
+        ) from None
     if not (keys := [*filter(None, map(str.strip, lines))]):
         raise DataError(f"{path}: found no key, expected one a line")
     if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):

@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.main import run
-from pipeline.command.options import argument, option, output_file
-from pipeline.defaults import AUTO, DEFAULT_HITS
-from pipeline.errors import UsageError
-from pipeline.ranking.options import RankingOptions
-from pipeline.runtime import bar
-from pipeline.text import say
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import argument, option, output_file
+from tweetrerank.pipeline.defaults import AUTO, DEFAULT_HITS
+from tweetrerank.pipeline.ranking.ranking_options import RankingOptions
+from tweetrerank.pipeline.runtime import bar
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.ranking.ranker import Ranker
+    from tweetrerank.pipeline.ranking.ranker import Ranker
 
 SHOWN = 10  # Posts for a query
 
@@ -64,7 +64,9 @@ def main(options: Options) -> None:
         raise UsageError([*options.problems(), problem])
     words = [*options.words]
     if not (options.topics or words):
-        raise UsageError("--collection is missing: what to search, or --index and a query")
+        raise UsageError(
+            "--collection is missing: what to search, or --index and a query"
+        )
     if not options.topics and not (options.index and not Path(words[0]).exists()):
         options = replace(options, topics=words.pop(0))
     collection = options.open_collection()
@@ -73,11 +75,11 @@ def main(options: Options) -> None:
         _show(ranker, " ".join(words), options)
         return
 
-    from pipeline.collections.trec import write_run
-    from pipeline.evaluation.measures import warn_of_gaps
-    from pipeline.ranking import reports
-    from pipeline.ranking.build import neural_mixture
-    from pipeline.ranking.checkpoints import warn_of_seen
+    from tweetrerank.pipeline.collections.trec import write_run
+    from tweetrerank.pipeline.evaluation.measures import warn_of_gaps
+    from tweetrerank.pipeline.ranking import stage_table
+    from tweetrerank.pipeline.ranking.build import neural_mixture
+    from tweetrerank.pipeline.ranking.checkpoints import warn_of_seen
 
     rankers: list[Ranker] = [ranker]
     if options.reranker == AUTO:
@@ -98,11 +100,11 @@ def main(options: Options) -> None:
     if collection.qrels is None:
         print(collection.missing_judgments)
     else:
-        print(replace(reports.evaluate(ranking), notes=notes))
+        print(replace(stage_table.evaluate(ranking), notes=notes))
         warn_of_gaps(ranker.name, collection.qrels, ranking.run)
         for each in rankers:
             warn_of_seen(each)
-    reports.print_topic(ranking, collection.qrels, options.show)
+    stage_table.print_topic(ranking, collection.qrels, options.show)
     written = " and ".join(note.removeprefix("-> ") for note in notes.values())
     results = f"{sum(map(len, ranking.run.values()))} results for {len(ranking.run)}"
     topics = f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s"
@@ -111,8 +113,8 @@ def main(options: Options) -> None:
 
 def _show(ranker: "Ranker", query: str, options: Options) -> None:
     """Print the best posts for one query."""
-    from pipeline.collections.trec import write_run
-    from pipeline.text import print_posts
+    from tweetrerank.pipeline.collections.trec import write_run
+    from tweetrerank.pipeline.text import print_posts
 
     ranking = ranker.rank(query, options.hits or DEFAULT_HITS)
     if hits := ranking.best(SHOWN):
@@ -125,12 +127,16 @@ def _show(ranker: "Ranker", query: str, options: Options) -> None:
 
 def _run_file(options: Options, collection: str, ranker: "Ranker") -> Path:
     """The default run file: searches that differ do not overwrite each other's."""
-    from rerankers.checkpoint import SHIPPED
+    from tweetrerank.rerankers.checkpoint import SHIPPED
 
-    given = f"run-{Path(options.candidates).stem}" if options.candidates else options.method
+    given = (
+        f"run-{Path(options.candidates).stem}" if options.candidates else options.method
+    )
     weights = ranker.model.directory.resolve() if ranker.model else SHIPPED
     own = "" if weights.is_relative_to(SHIPPED.resolve()) else weights.name
-    return Path("runs") / ".".join(filter(None, [collection, given, ranker.name, own, "txt"]))
+    return Path("runs") / ".".join(
+        filter(None, [collection, given, ranker.name, own, "txt"])
+    )
 
 
 if __name__ == "__main__":

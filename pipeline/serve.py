@@ -30,8 +30,9 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.command.main import run
-from pipeline.command.options import (
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import (
     existing_file,
     fraction,
     option,
@@ -40,14 +41,14 @@ from pipeline.command.options import (
     positive_int,
     size,
 )
-from pipeline.errors import DataError, UsageError
-from pipeline.ranking.options import addresses
-from pipeline.runtime import choose_device, read_keys
-from rerankers.devices import device_name
+from tweetrerank.pipeline.ranking.ranking_options import addresses
+from tweetrerank.pipeline.runtime import choose_device, read_keys
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.devices import device_name
 
 if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
-    from pipeline.service.proxy.search import PostFields
+    from tweetrerank.pipeline.collections.collection import Collection
+    from tweetrerank.pipeline.service.proxy.page_search import PostFields
 
 LOG = logging.getLogger("tweetrerank.service")
 
@@ -55,7 +56,10 @@ DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
-PRELOADED = ("pipeline.service.models", "wordfreq")  # What trees need
+PRELOADED = (
+    "tweetrerank.pipeline.service.served_models",
+    "wordfreq",
+)  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 
@@ -63,14 +67,18 @@ def renamed(text: str) -> tuple[tuple[str, str], ...]:
     """Pairs of ``NAME=FIELD,…``; a NAME alone is the field's, too."""
     items = [item.strip().partition("=") for item in text.split(",")]
     if not all(name for name, _, _ in items):
-        raise ValueError(f"found {text!r}, expected NAME=FIELD, several separated by commas")
+        raise ValueError(
+            f"found {text!r}, expected NAME=FIELD, several separated by commas"
+        )
     return tuple((name, field or name) for name, _, field in items)
 
 
 def port(text: str) -> int:
     """A port; 0 is any free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        raise ValueError(f"found {text!r}, expected a port from 0 (any free one) to 65535")
+        raise ValueError(
+            f"found {text!r}, expected a port from 0 (any free one) to 65535"
+        )
     return int(text)
 
 
@@ -87,14 +95,18 @@ def index_pattern(text: str) -> str:
 def host_name(text: str) -> str:
     """A name in the header Host, without a port, or ``*.example.com``."""
     if not re.fullmatch(r"(\*\.)?[^*\s/:\[\]]+|\[[0-9a-f:.]+\]", name := text.lower()):
-        raise ValueError(f"found {text!r}, expected a name without scheme and port: example.com")
+        raise ValueError(
+            f"found {text!r}, expected a name without scheme and port: example.com"
+        )
     return name
 
 
 def origin(text: str) -> str:
     """An origin as browsers send it, in lower case and without a path; or ``*``."""
     if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+", text.lower()):
-        raise ValueError(f"found {text!r}, expected * or an address such as https://example.com")
+        raise ValueError(
+            f"found {text!r}, expected * or an address such as https://example.com"
+        )
     return text.lower()
 
 
@@ -113,10 +125,13 @@ class Options:
         many=True,
         metavar="NAME|DIR",
     )
-    host: str = option("address to listen on; 0.0.0.0 is every network", default="127.0.0.1")
+    host: str = option(
+        "address to listen on; 0.0.0.0 is every network", default="127.0.0.1"
+    )
     port: int = option("port to listen on; 0 is any free one", default=8080, parse=port)
     api_key_file: Path | None = option(
-        "file of keys, one a line, of which requests need one (default: none needed)", **FILE
+        "file of keys, one a line, of which requests need one (default: none needed)",
+        **FILE,
     )
     allow_host: tuple[str, ...] = option(
         "name in the header Host of requests, or *.example.com; may be given several times "
@@ -145,7 +160,8 @@ class Options:
         "authorities of clients, which need a certificate then", **FILE
     )
     threads: int | None = option(
-        "processes that score, each on a core (default: one for each core)", parse=positive_int
+        "processes that score, each on a core (default: one for each core)",
+        parse=positive_int,
     )
     device: str = option(
         "where networks score, and the page's models: auto, cpu, cuda or cuda:N; trees are always "
@@ -153,8 +169,12 @@ class Options:
         default="cpu",
         parse=device_name,
     )
-    max_documents: int = option("documents of a request", default=2000, parse=positive_int)
-    max_body: int = option("bytes of a request, or 500KB, 8MB, …", default=8_000_000, **SIZE)
+    max_documents: int = option(
+        "documents of a request", default=2000, parse=positive_int
+    )
+    max_body: int = option(
+        "bytes of a request, or 500KB, 8MB, …", default=8_000_000, **SIZE
+    )
     cache: int = option(
         "bytes for the posts that were read last, or 64MB, 1GB, …; all processes together",
         default=128_000_000,
@@ -172,7 +192,9 @@ class Options:
         "file of ca for --engine, whose callers name themselves (default: $TWEETRERANK_ENGINE_CA)",
         **FILE,
     )
-    index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
+    index: Path | None = option(
+        "index that the page searches", parse=Path, metavar="DIR"
+    )
     collection: tuple[str, ...] = option(
         "collection whose best model is served, under its name, and that the page searches; the "
         "proxy takes it for the collection's index. May be given several times: the page has the "
@@ -217,7 +239,9 @@ class Options:
         "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
     rerank_timeout: float = option(
-        "seconds for it; then the engine's own ranking goes out", default=5.0, parse=positive_float
+        "seconds for it; then the engine's own ranking goes out",
+        default=5.0,
+        parse=positive_float,
     )
     rerank_weight: float | None = option(
         "share of the model beside the engine's score, both from 0 to 1 in each search; for "
@@ -255,19 +279,24 @@ def main(options: Options) -> None:
     keys = read_keys(options.api_key_file) if options.api_key_file else []
     collections: Sequence[Collection] = ()
     if names := options.collection or ((None,) if options.index else ()):
-        from pipeline.collections.named import open_collection
+        from tweetrerank.pipeline.collections.named import open_collection
 
-        collections = [open_collection(name, options.index, data=options.data) for name in names]
+        collections = [
+            open_collection(name, options.index, data=options.data) for name in names
+        ]
     options = with_engine_of(options, collections)
     listening = bind(options.host, options.port)
     named = options.checkpoint or (() if options.collection else (DEFAULT_CHECKPOINT,))
     # People read stdout; the log is on stderr.
-    print(f"loading {', '.join([*named, *(each.name for each in collections)])} …", flush=True)
+    print(
+        f"loading {', '.join([*named, *(each.name for each in collections)])} …",
+        flush=True,
+    )
     # The process that others are forked from imports while this one does.
     multiprocessing.set_forkserver_preload([*PRELOADED])
     forkserver.ensure_running()
     try:
-        import_module("pipeline.service.app")
+        import_module("tweetrerank.pipeline.service.app")
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
@@ -276,25 +305,39 @@ def main(options: Options) -> None:
 
 
 def serve(
-    options: Options, keys: list[str], collections: Sequence[Collection], listening: socket.socket
+    options: Options,
+    keys: list[str],
+    collections: Sequence[Collection],
+    listening: socket.socket,
 ) -> None:
     """Load the models, and serve them until a signal."""
-    from pipeline.service import app, connections
-    from pipeline.service.log import SearchLog
-    from pipeline.service.models import Models
-    from pipeline.service.page.page import Grades, SearchPage, routes
-    from pipeline.service.requests import Limits, log_in_background
+    from tweetrerank.pipeline.service import app, connections
+    from tweetrerank.pipeline.service.log import SearchLog
+    from tweetrerank.pipeline.service.page.page import Grades, SearchPage, routes
+    from tweetrerank.pipeline.service.requests import Limits, log_in_background
+    from tweetrerank.pipeline.service.served_models import Models
 
     files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
     load_tls = partial(connections.tls_of, *files)
     tls = load_tls() if options.ssl_certfile else None
-    device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
+    device, threads = (
+        choose_device(options.device),
+        options.threads or len(os.sched_getaffinity(0)),
+    )
     served, challenger = collections if options.collection else (), options.challenger
-    models = Models(options.checkpoint, options.cache, threads, served, device, challenger)
+    models = Models(
+        options.checkpoint, options.cache, threads, served, device, challenger
+    )
     documents, body = options.max_documents, options.max_body
     hosts = options.allow_host or (LOOPBACK_NAMES if options.host in LOOPBACK else ())
-    callers: Any = {"keys": keys, "origins": options.cors_origin, "rate": options.client_requests}
-    limits = Limits(documents, body, 10 * documents, held=32 * body, hosts=hosts, **callers)
+    callers: Any = {
+        "keys": keys,
+        "origins": options.cors_origin,
+        "rate": options.client_requests,
+    }
+    limits = Limits(
+        documents, body, 10 * documents, held=32 * body, hosts=hosts, **callers
+    )
     is_ordered = options.order == "first_stage"
     service = app.Service(models, limits, threads, options.log_texts, is_ordered)
     grades, page = Grades(options.grades) if options.grades else None, None
@@ -341,7 +384,9 @@ def end(lines: QueueListener, *opened: Any) -> None:
     """Close the page and the log of searches, and write the lines of the log that wait."""
     for each in opened:
         each.close()
-    waiting = [t for t in threading.enumerate() if t.name.startswith(("reload", "search"))]
+    waiting = [
+        t for t in threading.enumerate() if t.name.startswith(("reload", "search"))
+    ]
     waiting.append(threading.Thread(target=lines.stop, daemon=True))
     waiting[-1].start()
     for thread in waiting:
@@ -350,7 +395,9 @@ def end(lines: QueueListener, *opened: Any) -> None:
         os._exit(0)  # The interpreter's end would wait for them, as for an engine.
 
 
-def read_again(options: Options, keys: list[str], load_tls: Callable[[], object]) -> None:
+def read_again(
+    options: Options, keys: list[str], load_tls: Callable[[], object]
+) -> None:
     """Read keys and certificate as they are now; those that cannot be read stay, which is told."""
     try:
         if options.api_key_file:
@@ -375,19 +422,29 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
             values = dict.fromkeys(str(getattr(address, name)) for address in engines)
             if len(values) > 1:
                 problem = f"found {name} {' and '.join(values)}, expected the same"
-                raise UsageError(f"--collection: {problem}; serve each of them by itself")
+                raise UsageError(
+                    f"--collection: {problem}; serve each of them by itself"
+                )
         auth = options.engine_auth or engines[0].auth
         options = replace(options, engine=engines[0].url, engine_auth=auth)
     of_engine = "--engine, expected the address of one"
     problems = []
     for names, given, problem in (
         ("grades", collections, "--collection or --index, expected one to search"),
-        ("ssl_keyfile ssl_ca_certs", options.ssl_certfile, "--ssl-certfile, expected one"),
+        (
+            "ssl_keyfile ssl_ca_certs",
+            options.ssl_certfile,
+            "--ssl-certfile, expected one",
+        ),
         ("log", options.engine, "--engine, whose reranked searches are logged"),
         ("challenger", options.log, "--log, expected the folder of one"),
         ("engine_index text_field url_field signals", options.engine, of_engine),
     ):
-        told = [f"--{name.replace('_', '-')}" for name in names.split() if getattr(options, name)]
+        told = [
+            f"--{name.replace('_', '-')}"
+            for name in names.split()
+            if getattr(options, name)
+        ]
         if told and not given:
             problems.append(f"{' and '.join(told)}: found no {problem}")
     if problems:
@@ -404,8 +461,8 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
 
 def fields_of(options: Options, address: Any = None) -> PostFields:
     """The fields of posts: those of the options, of an engine's index, and else of ours."""
-    from indexes.engines.layout import SIGNALS, TEXT, URL
-    from pipeline.service.proxy.search import PostFields
+    from tweetrerank.indexes.engines.layout import SIGNALS, TEXT, URL
+    from tweetrerank.pipeline.service.proxy.page_search import PostFields
 
     text = options.text_field or getattr(address, "text_field", None)
     url = options.url_field or getattr(address, "url_field", None)
@@ -414,32 +471,47 @@ def fields_of(options: Options, address: Any = None) -> PostFields:
     return PostFields((text or TEXT,), url or (None if text else URL), signals)
 
 
-def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, PostFields]:
+def behind_aliases(
+    options: Options, collections: Sequence[Collection]
+) -> dict[str, PostFields]:
     """Model and fields of the collections' indexes, and of those that are behind their names."""
-    from indexes.engines.client import Engine
+    from tweetrerank.indexes.engines.client import Engine
 
     found: dict[str, PostFields] = {}
     for each in collections if options.engine else ():
         if (address := each.engine) is None:
             continue
-        found[address.index] = served = replace(fields_of(options, address), model=each.name)
+        found[address.index] = served = replace(
+            fields_of(options, address), model=each.name
+        )
         pool = ThreadPoolExecutor(1, "reload")
-        ask = partial(lambda at: Engine(at).request("GET", f"/{at.index}/_alias"), address)
+        ask = partial(
+            lambda at: Engine(at).request("GET", f"/{at.index}/_alias"), address
+        )
         try:
             found |= dict.fromkeys(pool.submit(ask).result(ENGINE_SECONDS), served)
-        except (DataError, OSError) as error:  # TimeoutError, a lost file of its user or CA
+        except (
+            DataError,
+            OSError,
+        ) as error:  # TimeoutError, a lost file of its user or CA
             problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
-            LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, problem)
+            LOG.warning(
+                "%s: its index may be an alias, which is not known: %s",
+                each.name,
+                problem,
+            )
         pool.shutdown(wait=False)
     return found
 
 
-def proxy_of(options: Options, service: Any, log: Any, served: dict[str, PostFields]) -> Any:
+def proxy_of(
+    options: Options, service: Any, log: Any, served: dict[str, PostFields]
+) -> Any:
     """The searches of the engine's indexes. ``served``: index -> options of its own."""
-    from indexes.engines.client import Credentials
-    from pipeline.service.proxy.routes import Proxy
-    from pipeline.service.proxy.search import SearchDefaults
-    from pipeline.service.proxy.upstream import Upstream
+    from tweetrerank.indexes.engines.client import Credentials
+    from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
+    from tweetrerank.pipeline.service.proxy.routes import Proxy
+    from tweetrerank.pipeline.service.proxy.upstream import Upstream
 
     assert options.engine
     defaults = SearchDefaults(
@@ -452,7 +524,9 @@ def proxy_of(options: Options, service: Any, log: Any, served: dict[str, PostFie
         served=served,
         reads_ubi=log is not None,
     )
-    upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
+    upstream = Upstream(
+        options.engine.split(","), Credentials.read(options.engine_auth).ca
+    )
     if options.host not in LOOPBACK and upstream.is_open():
         LOG.warning(
             "%s asks for no password: everybody who reaches %s reads %s",

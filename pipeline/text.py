@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from indexes.records import listed as listed
+from tweetrerank.indexes.records import listed as listed
 
 WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts in a terminal
 POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
@@ -24,7 +24,9 @@ note = cache(say)  # Once for each text
 def did_you_mean(text: str, known: Sequence[str]) -> str:
     """``; did you mean 'x'?`` for a name close to a known one, or its initials; else nothing."""
     close = difflib.get_close_matches(text, known, n=1)
-    close = close or [n for n in known if text == "".join(re.findall(r"(?<![a-z])[a-z]", n))]
+    close = close or [
+        n for n in known if text == "".join(re.findall(r"(?<![a-z])[a-z]", n))
+    ]
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -37,7 +39,9 @@ def open_console(width: int = WIDTH) -> Any:
     """A console for stdout that prints texts as they are: they may look like rich's markup."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
+    return Console(
+        markup=False, highlight=False, emoji=False, soft_wrap=True, width=width
+    )
 
 
 def table_lines(
@@ -53,7 +57,9 @@ def table_lines(
     rows = list(rows)
     table = Table(box=None, pad_edge=False, show_header=bool(header))
     for index, heading in enumerate(header or rows[0]):
-        table.add_column(heading, justify="left" if index in left else "right", no_wrap=True)
+        table.add_column(
+            heading, justify="left" if index in left else "right", no_wrap=True
+        )
     table.columns[-1].no_wrap = width == WIDTH
     for row in rows:
         table.add_row(*row)

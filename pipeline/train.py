@@ -15,13 +15,13 @@ candidates of several searches. All write a checkpoint folder.
 The model fusion is trained on the candidates and scores of several searches.
 """
 
-from pipeline.command.main import run
-from pipeline.training.options import Options as Options
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.training.training_options import Options as Options
 
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
-    from pipeline.training.task import train
+    from tweetrerank.pipeline.training.task import train
 
     train(options)
 

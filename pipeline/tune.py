@@ -22,24 +22,32 @@ parts of other collections than TREC Microblog, on which it was not trained.
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.collections.collection import is_own
-from pipeline.command.main import run
-from pipeline.command.options import option, output_file
-from pipeline.errors import UsageError
-from pipeline.ranking.options import EngineOptions, engine_of
-from pipeline.text import counted
+from tweetrerank.pipeline.collections.collection import is_own
+from tweetrerank.pipeline.command.main import run
+from tweetrerank.pipeline.command.options import option, output_file
+from tweetrerank.pipeline.ranking.ranking_options import EngineOptions, engine_of
+from tweetrerank.pipeline.text import counted
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
     """Collection, model and measure."""
 
-    test: str | None = option("collection left out of training and tuning", metavar="NAME")
-    collection: str | None = option("file of an own collection to tune on", metavar="FILE")
-    transfer: bool = option("tune on collections of other kinds than TREC Microblog", flag=True)
+    test: str | None = option(
+        "collection left out of training and tuning", metavar="NAME"
+    )
+    collection: str | None = option(
+        "file of an own collection to tune on", metavar="FILE"
+    )
+    transfer: bool = option(
+        "tune on collections of other kinds than TREC Microblog", flag=True
+    )
     reranker: str = option("model", default="mp_hcnn")
     checkpoint: Path | None = option(
-        "folder of the trained model (default: the one for --test)", parse=Path, metavar="DIR"
+        "folder of the trained model (default: the one for --test)",
+        parse=Path,
+        metavar="DIR",
     )
     measure: str | None = option(
         "measure to maximise, as ir_measures names it (default: AP, or the collection's)"
@@ -56,14 +64,22 @@ def main(options: Options) -> None:
     """Tune, print the curve, save λ with its provenance."""
     _check(options)
 
-    from pipeline.collections import named
-    from pipeline.evaluation.measures import heading
-    from pipeline.ranking.checkpoints import default_directory
-    from pipeline.ranking.tuning import tuning_files
-    from pipeline.training.fusion import MOST_TOPICS
-    from pipeline.training.tuning import HeldOut, held_out_scores, without_gain
+    from tweetrerank.pipeline.collections import named
+    from tweetrerank.pipeline.evaluation.measures import heading
+    from tweetrerank.pipeline.ranking.checkpoints import default_directory
+    from tweetrerank.pipeline.ranking.interpolation import tuning_files
+    from tweetrerank.pipeline.training.cross_validation import (
+        HeldOut,
+        held_out_scores,
+        without_gain,
+    )
+    from tweetrerank.pipeline.training.fusion_lists import MOST_TOPICS
 
-    names = named.general() if options.transfer else [options.test or options.collection or ""]
+    names = (
+        named.general()
+        if options.transfer
+        else [options.test or options.collection or ""]
+    )
     collections = [named.find(name, options.data) for name in names]
     collection = collections[0]
     checkpoint = options.checkpoint or default_directory(
@@ -71,20 +87,31 @@ def main(options: Options) -> None:
     )
     if options.transfer:
         held_out = HeldOut.joined(
-            [held_out_scores(options.reranker, one, checkpoint, MOST_TOPICS) for one in collections]
+            [
+                held_out_scores(options.reranker, one, checkpoint, MOST_TOPICS)
+                for one in collections
+            ]
         )
     elif options.test:
         held_out = HeldOut.read(checkpoint, collection.name, options.data)
     else:
         collection = named.on_engine(collection, engine_of(options))
         held_out = held_out_scores(options.reranker, collection, checkpoint)
-    measure = options.measure or (collection.measures[0] if options.collection else "AP")
+    measure = options.measure or (
+        collection.measures[0] if options.collection else "AP"
+    )
     tuning = held_out.tune(measure, min(5, len(held_out.qrels)))
     topics = counted(len(held_out.qrels), "topic")
-    print(f"λ     mean {heading(tuning.measure)} on {topics} of {', '.join(tuning.collections)}")
+    print(
+        f"λ     mean {heading(tuning.measure)} on {topics} of {', '.join(tuning.collections)}"
+    )
     for weight, value in tuning.curve.items():
-        print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
-    print(f"cross-validated over {tuning.folds} folds of topics: {tuning.cross_validated:.4f}")
+        print(
+            f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}"
+        )
+    print(
+        f"cross-validated over {tuning.folds} folds of topics: {tuning.cross_validated:.4f}"
+    )
     if options.collection:
         attempt = f"--reranker {options.reranker} --lambda {tuning.weight:g}"
         tuning = without_gain(tuning, tuning.curve[0.0], attempt)
@@ -105,9 +132,9 @@ def _check(options: Options) -> None:
         )
     if options.test and is_own(options.test):
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
-    from rerankers import models
+    from tweetrerank.rerankers import registry
 
-    if models.reads(options.reranker) in ("lists", "searches"):
+    if registry.reads(options.reranker) in ("lists", "searches"):
         problems.append(f"--reranker {options.reranker}: it is not mixed, and has no λ")
     if problems:
         raise UsageError(problems)

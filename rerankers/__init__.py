@@ -1,7 +1,7 @@
-"""Small rerankers for short posts: text in, scores out.
+"""Rerankers for short posts: text in, scores out.
 
->>> import rerankers
->>> reranker = rerankers.load()
+>>> import tweetrerank
+>>> reranker = tweetrerank.load()
 >>> best, *_ = reranker.rank("storm warning", ["my coffee is cold", "Storm warning for the coast"])
 >>> best.text
 'Storm warning for the coast'
@@ -9,20 +9,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rerankers import models
-from rerankers.errors import RerankerError
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
 
-    from rerankers.reranker import Model
+    from tweetrerank.rerankers.reranker import Model
 
-__all__ = ["Model", "RerankerError", "load", "models"]
+__all__ = ["RerankerError", "load"]
 
 
 def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Model:
@@ -34,24 +32,6 @@ def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Mo
     of another version, the device is not there, or PyTorch is missing for a network.
     """
     # `import rerankers` alone takes no time.
-    from rerankers import checkpoint
+    from tweetrerank.rerankers import checkpoint
 
     return checkpoint.load(checkpoint.find(model), device=device)
-
-
-def __getattr__(name: str) -> Any:
-    """The contract, whose module is loaded with it, or the version."""
-    if name == "Model":
-        return import_module("rerankers.reranker").Model
-    if name == "__version__":
-        from importlib import metadata
-
-        try:
-            return metadata.version("tweetrerank")
-        except metadata.PackageNotFoundError:  # A checkout that is not installed.
-            return "0+unknown"
-    raise AttributeError(f"module 'rerankers' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, "__version__"])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rerankers.reranker import Model
+from tweetrerank.rerankers.reranker import Model
 
 
 def for_pyterrier(reranker: Model, weight: float | None = None) -> Any:
@@ -20,20 +20,29 @@ def for_pyterrier(reranker: Model, weight: float | None = None) -> Any:
             pt.validate.result_frame(inp, extra_columns=["query", "text"])
             names = ("text", "url", *reranker.numbers)
             posts = inp[[name for name in names if name in inp]].to_dict("records")
-            queries, first = inp["query"].tolist(), inp["score"].tolist() if "score" in inp else []
+            queries, first = (
+                inp["query"].tolist(),
+                inp["score"].tolist() if "score" in inp else [],
+            )
             scores = [0.0] * len(inp)
             # Two topics may have one text.
-            for places in inp.reset_index(drop=True).groupby("qid", sort=False).indices.values():
+            for places in (
+                inp.reset_index(drop=True).groupby("qid", sort=False).indices.values()
+            ):
                 pairs = [(queries[place], posts[place]) for place in places]
                 mixing = ([first[place] for place in places], weight) if first else ()
-                for place, score in zip(places, reranker.predict(pairs, *mixing), strict=True):
+                for place, score in zip(
+                    places, reranker.predict(pairs, *mixing), strict=True
+                ):
                     scores[place] = float(score)
             return pt.model.add_ranks(inp.assign(score=scores))
 
     return Reranking()
 
 
-def for_langchain(reranker: Model, top_n: int | None = None, weight: float | None = None) -> Any:
+def for_langchain(
+    reranker: Model, top_n: int | None = None, weight: float | None = None
+) -> Any:
     """A document compressor of LangChain: the best ``top_n`` documents, or all, best first.
 
     Their scores go into the metadata as ``relevance_score``. ``url`` in the metadata is the URL

@@ -27,29 +27,35 @@ from typing import Any
 from safetensors.numpy import load_file
 from safetensors.numpy import save as packed
 
-from rerankers import features, models
-from rerankers.devices import placed
-from rerankers.errors import RerankerError, warn
-from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
-from rerankers.pairs import Resources
-from rerankers.reranker import TUNING_FILE, VOCABULARY, WEIGHTS, Model
-from rerankers.text.spaces import ADAPTED, AdaptedSpace
-from rerankers.text.vocabulary import Idf, Vocabulary
+from tweetrerank.rerankers import features, registry
+from tweetrerank.rerankers.devices import placed
+from tweetrerank.rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
+from tweetrerank.rerankers.pairs import Resources
+from tweetrerank.rerankers.reranker import TUNING_FILE, VOCABULARY, WEIGHTS, Model
+from tweetrerank.rerankers.reranker_error import RerankerError, warn
+from tweetrerank.rerankers.text.spaces import ADAPTED, AdaptedSpace
+from tweetrerank.rerankers.text.vocabulary import Idf, Vocabulary
 
-FORMAT = 2  # Format of ``config.json``, and meaning of the weights: how texts become terms
+FORMAT = (
+    2  # Format of ``config.json``, and meaning of the weights: how texts become terms
+)
 ADAPTED_FILE, FREQUENCIES = "adapted.safetensors", "frequencies.tsv"
 GENERAL, OF_POSTS = "wordfreq", "posts"  # Sources of word frequencies besides a file
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
 
-def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = None) -> None:
+def save(
+    directory: Path, model: Model, extras: Mapping[str, bytes] | None = None
+) -> None:
     """Write a checkpoint, with ``extras`` (file name -> content), into a folder, which is created.
     The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
     Raises RerankerError if the folder is not empty."""
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
+        raise RerankerError(
+            f"{directory}: found files, expected an empty folder to write into"
+        )
     _write_json(directory / "metrics.json", model.metrics)
     for file_name, content in {**model.files(), **(extras or {})}.items():
         (directory / file_name).write_bytes(content)
@@ -62,7 +68,9 @@ def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = Non
     write_config(directory, config)
 
 
-def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes], idf: str = "") -> None:
+def copy_whole(
+    directory: Path, target: Path, replaced: Mapping[str, bytes], idf: str = ""
+) -> None:
     """Copy a checkpoint, with all that it shares with others, into an empty folder. ``replaced``:
     file name -> content, for new files or in place of the checkpoint's own; ``idf``: source of word
     frequencies in place of its own. Raises RerankerError if a file is missing, changed or foreign.
@@ -81,7 +89,11 @@ def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes], idf
 
 def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
     """The folder beside a checkpoint that has its words and some of its weights."""
-    return directory / ".." / Path(str(config["shared"])).name if "shared" in config else None
+    return (
+        directory / ".." / Path(str(config["shared"])).name
+        if "shared" in config
+        else None
+    )
 
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
@@ -92,7 +104,9 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
         paths = (shared / VOCABULARY, shared / WEIGHTS)
         files |= {f"../{shared.name}/{path.name}": _sha256(path) for path in paths}
     content = {"format": FORMAT, **config, "files": files}
-    _write_json(directory / "config.json", content | {"sha256": _sha256_of_config(content)})
+    _write_json(
+        directory / "config.json", content | {"sha256": _sha256_of_config(content)}
+    )
 
 
 def version_of(directory: Path) -> str:
@@ -101,7 +115,9 @@ def version_of(directory: Path) -> str:
     try:
         return _sha256(directory / "config.json")
     except OSError as error:
-        raise RerankerError(f"{directory}: found no whole checkpoint ({error})") from None
+        raise RerankerError(
+            f"{directory}: found no whole checkpoint ({error})"
+        ) from None
 
 
 def find(model: str | Path) -> Path:
@@ -148,32 +164,38 @@ def load(
             f"name {model_name} as `reranker`, or another `checkpoint`"
         )
     try:
-        kind = models.find(model_name)
+        kind = registry.find(model_name)
     except RerankerError as error:
         raise RerankerError(f"{path}: {error}") from None
-    device = placed(device, models.is_network(model_name))
+    device = placed(device, registry.is_network(model_name))
     try:
         known = {
             "name": model_name,
-            "config": type(next(iter(kind.configurations.values())))(**config["config"]),
+            "config": type(next(iter(kind.configurations.values())))(
+                **config["config"]
+            ),
             "idf": (idf or idf_from)(frequencies_of(directory, config)),
             "metrics": read_json(directory / "metrics.json"),
             "directory": directory,
             "read_again": reloaded,
         }
-        if models.is_network(model_name):
-            from rerankers.networks.network import Network
+        if registry.is_network(model_name):
+            from tweetrerank.rerankers.networks.network import Network
 
             shared = _shared(directory, config)
             vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
             known |= {"vocabulary": vocabulary, "batch_size": batch_size}
             module = kind(known["config"], vocabulary)
-            model: Model = Network.of(module, _weights(directory, shared), device, **known)
+            model: Model = Network.of(
+                module, _weights(directory, shared), device, **known
+            )
         else:
-            from rerankers.trees.boosting import files_of
+            from tweetrerank.rerankers.trees.boosting import files_of
 
             files = (directory / file_name for file_name in files_of(known["config"]))
-            model = kind(lists=[path.read_text(encoding="utf-8") for path in files], **known)
+            model = kind(
+                lists=[path.read_text(encoding="utf-8") for path in files], **known
+            )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
             f"{path}: found settings that {model_name} cannot use ({error}); "
@@ -185,11 +207,18 @@ def load(
             f"{path}: found a model of the features {trained}, but this version has {names}; "
             "train again with this version"
         )
-    return dataclasses.replace(model, resources=_resources(directory, adapted, model.families))
+    return dataclasses.replace(
+        model, resources=_resources(directory, adapted, model.families)
+    )
 
 
 def reloaded(
-    directory: Path, name: str, device: str, source: str, batch_size: int, resources: Resources
+    directory: Path,
+    name: str,
+    device: str,
+    source: str,
+    batch_size: int,
+    resources: Resources,
 ) -> Model:
     """A pickled model, read from its folder again."""
     model = load(directory, name, device, lambda _: idf_from(source), None, batch_size)
@@ -197,10 +226,14 @@ def reloaded(
 
 
 def _weights(directory: Path, shared: Path | None) -> dict[str, Any]:
-    return (load_file(shared / WEIGHTS) if shared else {}) | load_file(directory / WEIGHTS)
+    return (load_file(shared / WEIGHTS) if shared else {}) | load_file(
+        directory / WEIGHTS
+    )
 
 
-def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -> Resources:
+def _resources(
+    directory: Path, adapted: Path | None, families: Sequence[str]
+) -> Resources:
     """Knowledge of a collection in the folder, for the model's features; ``adapted``: see load."""
     known: dict[str, Any] = {}
     path = adapted or directory / ADAPTED_FILE
@@ -254,10 +287,14 @@ def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
             part = directory / name
             _require(part, _sha256(part) if part.is_file() else "no file", expected)
     present = {each.name for each in directory.iterdir() if each.is_file()}
-    foreign = {name for name in present if not name.startswith(".")} - config["files"].keys()
+    foreign = {name for name in present if not name.startswith(".")} - config[
+        "files"
+    ].keys()
     foreign -= {"config.json", *replaced}
     if foreign == {TUNING_FILE}:  # Earlier versions wrote it without naming it.
-        warn(f"{directory / TUNING_FILE}: {path} does not name it; it is used unchecked")
+        warn(
+            f"{directory / TUNING_FILE}: {path} does not name it; it is used unchecked"
+        )
     elif foreign:
         raise RerankerError(
             f"{directory}: found {', '.join(sorted(foreign))}, expected the files alone that "
@@ -269,7 +306,11 @@ def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
 def _require(path: Path, found: str, expected: object) -> None:
     """Raise RerankerError for a file of another SHA-256."""
     if found != expected:
-        beside = "" if ".." not in path.parts else " (a folder that must lie beside the checkpoint)"
+        beside = (
+            ""
+            if ".." not in path.parts
+            else " (a folder that must lie beside the checkpoint)"
+        )
         raise RerankerError(
             f"{path}{beside}: found {found}, expected the SHA-256 {expected}: the file is lost, "
             "damaged or was changed after training; restore it (for a checkpoint that comes "
@@ -298,9 +339,13 @@ def read_json(path: Path) -> dict[str, Any]:
             "config.json, metrics.json, and model.txt or model.safetensors and vocabulary.json"
         ) from None
     if not isinstance(content, dict):
-        raise RerankerError(f"{path}: found a {type(content).__name__}, expected a JSON object")
+        raise RerankerError(
+            f"{path}: found a {type(content).__name__}, expected a JSON object"
+        )
     return content
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )

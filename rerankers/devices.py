@@ -9,12 +9,14 @@ from contextlib import contextmanager, suppress
 from threading import local
 from typing import Any, TypeVar
 
-from rerankers.errors import RerankerError
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-HOSTS = ("cpu",)  # Types of devices whose numbers can be read without waiting, as for a GPU's
+HOSTS = (
+    "cpu",
+)  # Types of devices whose numbers can be read without waiting, as for a GPU's
 
 _chosen = 0  # Threads by :func:`set_threads`; 0 before it is called
 _within = local()  # ``threads`` of a thread inside :func:`one_thread_each`
@@ -46,9 +48,13 @@ def placed(device: object, is_network: bool) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not torch.cuda.is_available():
-        raise RerankerError("`device`: found no CUDA device for PyTorch; use `device` cpu or auto")
+        raise RerankerError(
+            "`device`: found no CUDA device for PyTorch; use `device` cpu or auto"
+        )
     if number and int(number) >= (count := torch.cuda.device_count()):
-        raise RerankerError(f"`device`: found {device}, expected cuda:N with N below {count}")
+        raise RerankerError(
+            f"`device`: found {device}, expected cuda:N with N below {count}"
+        )
     return str(device)
 
 
@@ -69,7 +75,9 @@ def threads() -> int:
     if torch := sys.modules.get("torch"):
         return int(torch.get_num_threads())
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
+    return (
+        int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
+    )
 
 
 def set_threads(count: int) -> None:
@@ -154,7 +162,9 @@ def _send(function: Any, item: Any, writer: Any, readers: Iterable[Any]) -> None
     """Send the results, or the error; ends when the process that waits has been killed."""
     for reader in readers:
         reader.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that waits ends this one.
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # The process that waits ends this one.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(OSError):
         try:

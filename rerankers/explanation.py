@@ -16,17 +16,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rerankers.text.spans import Span, find_url, find_words
-from rerankers.text.words import STOP_WORDS, words
+from tweetrerank.rerankers.text.spans import Span, find_url, find_words
+from tweetrerank.rerankers.text.words import STOP_WORDS, words
 
-WORD_STEPS = ("related", "close in meaning", "same stem", "same word")  # Shades 1 to 4 of words
+WORD_STEPS = (
+    "related",
+    "close in meaning",
+    "same stem",
+    "same word",
+)  # Shades 1 to 4 of words
 
 RELATED, CLOSE = 0.3, 0.5
 """Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general
 space, where others are below 0.1."""
 
 _ENTITIES = re.compile("&(?:amp|lt|gt|quot|#39);")
-_JOINERS = "\u200c\u200d"  # Unprintable to Python, but parts of emoji and of Persian words.
+_JOINERS = (
+    "\u200c\u200d"  # Unprintable to Python, but parts of emoji and of Persian words.
+)
 
 
 class Segment(NamedTuple):
@@ -78,7 +85,9 @@ class Reasons:
     """Text and URL once more, by title, in the shades of other matches."""
     features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
-    numbers: str = ""  # Those beside the text, and their places: ``likes 37, 4th of 100``
+    numbers: str = (
+        ""  # Those beside the text, and their places: ``likes 37, 4th of 100``
+    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,9 @@ class Explanation:
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
         """Heading of adjacent columns and their indices."""
-        groups = groupby(range(len(self.columns)), key=lambda index: self.columns[index].group)
+        groups = groupby(
+            range(len(self.columns)), key=lambda index: self.columns[index].group
+        )
         return [(heading, list(members)) for heading, members in groups]
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,9 +127,17 @@ class Explanation:
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
     """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
-    further = [{"title": title, "segments": shaded} for title, shaded in reasons.further]
-    rows = [row._asdict() | {"cells": [c._asdict() for c in row.cells]} for row in reasons.rows]
-    known = [f._asdict() | {"value": None if isnan(f.value) else f.value} for f in reasons.features]
+    further = [
+        {"title": title, "segments": shaded} for title, shaded in reasons.further
+    ]
+    rows = [
+        row._asdict() | {"cells": [c._asdict() for c in row.cells]}
+        for row in reasons.rows
+    ]
+    known = [
+        f._asdict() | {"value": None if isnan(f.value) else f.value}
+        for f in reasons.features
+    ]
     return vars(reasons) | {"rows": rows, "further": further, "features": known}
 
 
@@ -130,7 +149,10 @@ def visible(text: str) -> str:
 
 def _visible(text: str) -> list[str]:
     """Text shown for each character; none for the later ones of an entity."""
-    shown = [" " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�" for c in text]
+    shown = [
+        " " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�"
+        for c in text
+    ]
     for entity in _ENTITIES.finditer(text):
         start, end = entity.span()
         shown[start:end] = [unescape(entity[0]), *[""] * (end - start - 1)]
@@ -143,7 +165,9 @@ def placed(name: str, value: float, others: Iterable[float]) -> str:
         return f"{name} unknown"
     known = [other for other in others if not isnan(other)]
     place = 1 + sum(other > value for other in known)
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(place % 10 if place // 10 % 10 != 1 else 0, "th")
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(
+        place % 10 if place // 10 % 10 != 1 else 0, "th"
+    )
     return f"{name} {value:.15g}, {place:,}{ending} of {len(known):,}"
 
 
@@ -158,7 +182,10 @@ def shade(
         steps[start:end] = [max(step, old) for old in steps[start:end]]
     pairs = [pair for pair in zip(_visible(text), steps, strict=True) if pair[0]]
     groups = groupby(pairs, key=lambda pair: pair[1])
-    return [Segment("".join(character for character, _ in group), step) for step, group in groups]
+    return [
+        Segment("".join(character for character, _ in group), step)
+        for step, group in groups
+    ]
 
 
 def shade_words(
@@ -170,7 +197,9 @@ def shade_words(
     every = dict.fromkeys(words(query))
     asked = [word for word in every if word not in STOP_WORDS] or [*every]
     traced = [find_words(text) for text, _ in posts]
-    steps = _word_steps(asked, {word.text for of_post in traced for word in of_post}, by_meaning)
+    steps = _word_steps(
+        asked, {word.text for of_post in traced for word in of_post}, by_meaning
+    )
     bounds, found = (1, 2, 3, 4), []
     for (text, url), of_post in zip(posts, traced, strict=True):
         places = [word.place for word in of_post]
@@ -182,16 +211,24 @@ def shade_words(
     return found
 
 
-def _word_steps(asked: Sequence[str], of_posts: set[str], by_meaning: bool) -> dict[str, int]:
+def _word_steps(
+    asked: Sequence[str], of_posts: set[str], by_meaning: bool
+) -> dict[str, int]:
     """Word of a post -> shade by its nearest word of the query, 0 for none."""
-    from rerankers.text.spaces import general
-    from rerankers.text.stems import stem
+    from tweetrerank.rerankers.text.spaces import general
+    from tweetrerank.rerankers.text.stems import stem
 
     stems = set(map(stem, asked))
-    steps = {word: 4 if word in asked else 3 * (stem(word) in stems) for word in of_posts}
-    others = [word for word, step in steps.items() if not step and word not in STOP_WORDS]
+    steps = {
+        word: 4 if word in asked else 3 * (stem(word) in stems) for word in of_posts
+    }
+    others = [
+        word for word, step in steps.items() if not step and word not in STOP_WORDS
+    ]
     if by_meaning and asked and others:
-        (query, query_lengths, _), (vectors, lengths, _) = map(general().take, (asked, others))
+        (query, query_lengths, _), (vectors, lengths, _) = map(
+            general().take, (asked, others)
+        )
         lengths = np.maximum(np.outer(query_lengths, lengths), 1e-6)
         nearest = (query @ vectors.T / lengths).max(axis=0)
         shades = np.searchsorted((RELATED, CLOSE), nearest, "right").tolist()

@@ -7,7 +7,10 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def logistic_regression(
-    features: npt.ArrayLike, relevant: npt.ArrayLike, weights: npt.ArrayLike = 1, penalty: float = 0
+    features: npt.ArrayLike,
+    relevant: npt.ArrayLike,
+    weights: npt.ArrayLike = 1,
+    penalty: float = 0,
 ) -> tuple[FloatArray, float]:
     """Coefficients [K] and intercept that minimise the log-loss. ``features`` are [N, K];
     ``relevant`` [N] truth values, both of them present; ``weights`` [N] those of the rows. Half of
@@ -15,7 +18,10 @@ def logistic_regression(
     losses ``penalty`` times."""
     from scipy import optimize, special
 
-    x, y = np.asarray(features, dtype=np.float64), np.asarray(relevant, dtype=np.float64)
+    x, y = (
+        np.asarray(features, dtype=np.float64),
+        np.asarray(relevant, dtype=np.float64),
+    )
     w = np.broadcast_to(np.asarray(weights, dtype=np.float64), y.shape)
     w, penalty = w / w.sum(), penalty / w.sum()
 
@@ -30,5 +36,7 @@ def logistic_regression(
 
     options = {"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 1e-14}
     start = np.zeros(x.shape[1] + 1)
-    result = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    result = optimize.minimize(
+        loss, start, jac=True, method="L-BFGS-B", options=options
+    ).x
     return result[:-1], float(result[-1])

@@ -25,8 +25,8 @@ _READERS: Sequence[Callable[[str], object]] = (float, datetime.fromisoformat)
 FREQUENCIES = "frequencies"
 Resources = Mapping[str, Any]
 """Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
-it (:class:`rerankers.text.spaces.WordSpace`), and its posts that were ``judged`` for other topics
-(:class:`rerankers.features.judged.JudgedPosts`). Without one its features are unknown. In a
+it (:class:`tweetrerank.rerankers.text.spaces.WordSpace`), and its posts that were ``judged`` for other topics
+(:class:`tweetrerank.rerankers.features.judged.JudgedPosts`). Without one its features are unknown. In a
 training, which mixes collections, word ``frequencies`` take the place of the model's."""
 
 
@@ -52,7 +52,11 @@ class Pairs:
     def with_resources(self, known: Resources) -> Self:
         """The same pairs with what is known of their collection, unless they have their own."""
         own = self.resources or [{}] * len(self.queries)
-        return replace(self, resources=[{**known, **each} for each in own]) if known else self
+        return (
+            replace(self, resources=[{**known, **each} for each in own])
+            if known
+            else self
+        )
 
     def take(self, rows: Rows) -> Self:
         """The pairs ``rows`` [B], with all texts."""
@@ -67,7 +71,9 @@ class Pairs:
             [column[post] for post in posts.tolist()] if column else ()
             for column in (self.texts, self.urls, self.doc_ids)
         )
-        return replace(self.take(rows), texts=texts, urls=urls, doc_ids=doc_ids, post_index=found)
+        return replace(
+            self.take(rows), texts=texts, urls=urls, doc_ids=doc_ids, post_index=found
+        )
 
 
 def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:
@@ -77,7 +83,9 @@ def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:
     return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
 
 
-def places_of(query_index: Rows, scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+def places_of(
+    query_index: Rows, scores: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float32]:
     """The signal ``ORDER``: [P] place of each pair among those of its query by ``scores`` [P], from
     1 for the highest. Equal scores keep their order."""
     places = np.empty(len(query_index), dtype=np.float32)
@@ -95,7 +103,9 @@ def lists_of(query_index: Rows, key: npt.NDArray[Any] | None = None) -> list[Row
 
 def numbers_of(signals: Iterable[str]) -> list[str]:
     """Names of the numbers beside the text among signals, in their order."""
-    return sorted(name.removeprefix(NUMBER) for name in signals if name.startswith(NUMBER))
+    return sorted(
+        name.removeprefix(NUMBER) for name in signals if name.startswith(NUMBER)
+    )
 
 
 def number_of(value: object) -> float:

@@ -1,6 +1,6 @@
 """The contract of a model: it scores lists of posts; ranking is built on it.
 
-:class:`rerankers.trees.boosting.Trees` and :class:`rerankers.networks.network.Network`
+:class:`tweetrerank.rerankers.trees.boosting.Trees` and :class:`tweetrerank.rerankers.networks.network.Network`
 implement it.
 """
 
@@ -19,11 +19,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from rerankers import features
-from rerankers.devices import one_thread_each
-from rerankers.errors import RerankerError, warn
-from rerankers.explanation import Explanation
-from rerankers.pairs import (
+from tweetrerank.rerankers import features
+from tweetrerank.rerankers.devices import one_thread_each
+from tweetrerank.rerankers.explanation import Explanation
+from tweetrerank.rerankers.pairs import (
     FIRST_STAGE,
     NUMBER,
     ORDER,
@@ -36,24 +35,32 @@ from rerankers.pairs import (
     places_of,
     prior_of_rank,
 )
-from rerankers.text.passages import best_passages
-from rerankers.text.vocabulary import Idf
+from tweetrerank.rerankers.reranker_error import RerankerError, warn
+from tweetrerank.rerankers.text.passages import best_passages
+from tweetrerank.rerankers.text.vocabulary import Idf
 
 Reads = Literal["posts", "lists", "searches"]
 """``posts``: each post alone, to mix with a first stage's scores; ``lists``: given candidates as a
 whole, with scores or order of their first stage, or neither; ``searches``: the scores of several
 searches, whose best posts are its candidates."""
 
-Progress = Callable[[int], object]  # Called with numbers of pairs scored since the last call
+Progress = Callable[
+    [int], object
+]  # Called with numbers of pairs scored since the last call
 
 FEW = 2000
 """Pairs that :meth:`Model.predict` scores one block after the other, as a service does;
 of more it computes what is repeated only once."""
 
-SOME = Pairs(["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], np.zeros(2, np.int64), np.arange(2))
+SOME = Pairs(
+    ["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], np.zeros(2, np.int64), np.arange(2)
+)
 """Pairs to see whether a model works."""
 
-VOCABULARY, WEIGHTS = "vocabulary.json", "model.safetensors"  # Files of a network in a checkpoint
+VOCABULARY, WEIGHTS = (
+    "vocabulary.json",
+    "model.safetensors",
+)  # Files of a network in a checkpoint
 TUNING_FILE = "lambda.json"  # In a checkpoint's folder: the tuned λ and its provenance
 
 Post = str | tuple[str, str | None] | Mapping[str, Any]
@@ -84,10 +91,12 @@ class Model(ABC):
 
     reads: ClassVar[Reads]
 
-    name: str  # Of its kind; see :mod:`rerankers.models`
+    name: str  # Of its kind; see :mod:`tweetrerank.rerankers.registry`
     config: Any  # Hyperparameters
     idf: Idf  # Word frequencies
-    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # Of ``metrics.json``
+    metrics: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # Of ``metrics.json``
     directory: Path = Path()  # Folder of its checkpoint
     resources: Resources = dataclasses.field(default_factory=dict)
     """Knowledge of a collection, for pairs without their own."""
@@ -110,12 +119,17 @@ class Model(ABC):
         return "λ = 1 (its score contains the first stage's)"
 
     @abstractmethod
-    def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.floating]:
+    def score(
+        self, pairs: Pairs, progress: Progress = silent
+    ) -> npt.NDArray[np.floating]:
         """Scores [P], higher is better; RerankerError if one is not a finite number, or a batch
         does not fit into memory."""
 
     def stages(
-        self, pairs: Pairs, progress: Progress = silent, first_stage: str = "first stage"
+        self,
+        pairs: Pairs,
+        progress: Progress = silent,
+        first_stage: str = "first stage",
     ) -> Iterator[tuple[str, npt.NDArray[np.floating]]]:
         """Names and scores [P] of the steps to the result, which is the last one; ``first_stage``
         is the name of the search that found the pairs."""
@@ -128,7 +142,9 @@ class Model(ABC):
     @property
     def reads_given(self) -> bool:
         """Whether texts, and what a first stage gives of scores and order, suffice for it."""
-        return self.reads == "lists" or (self.reads == "posts" and self.signals <= {PRIOR})
+        return self.reads == "lists" or (
+            self.reads == "posts" and self.signals <= {PRIOR}
+        )
 
     @property
     def explains(self) -> Literal["matches", "contributions", ""]:
@@ -142,7 +158,7 @@ class Model(ABC):
 
     @cached_property
     def signals(self) -> set[str]:
-        """Names of the signals that it reads; see :attr:`rerankers.pairs.Pairs.signals`."""
+        """Names of the signals that it reads; see :attr:`tweetrerank.rerankers.pairs.Pairs.signals`."""
         return features.signals_of(self.families)
 
     @property
@@ -153,7 +169,9 @@ class Model(ABC):
     def unknown_numbers(self, pairs: Pairs) -> str:
         """Numbers of posts without a number that it reads, for messages; "" if all have all."""
         known = {name: pairs.signals.get(NUMBER + name) for name in self.numbers}
-        counts = {n: len(pairs) if v is None else np.isnan(v).sum() for n, v in known.items()}
+        counts = {
+            n: len(pairs) if v is None else np.isnan(v).sum() for n, v in known.items()
+        }
         found = [f"{name} of {count:,}" for name, count in counts.items() if count]
         problem = f"{self.name} reads numbers that are not known: {', '.join(found)}"
         return f"{problem} of {len(pairs):,} posts" if found else ""
@@ -179,7 +197,11 @@ class Model(ABC):
                 "save it by rerankers.checkpoint.save, and load it"
             )
         place = self.directory.absolute(), self.name, self.device, self.idf.source
-        return self.read_again, (*place, getattr(self, "batch_size", 256), dict(self.resources))
+        return self.read_again, (
+            *place,
+            getattr(self, "batch_size", 256),
+            dict(self.resources),
+        )
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {str(self.directory)!r})"
@@ -201,16 +223,24 @@ class Model(ABC):
         """
         # The items of a mapping are its keys.
         if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
-            raise RerankerError(f"posts: found {short(posts)}, expected a list of posts")
+            raise RerankerError(
+                f"posts: found {short(posts)}, expected a list of posts"
+            )
         if not isinstance(query, str):
             raise RerankerError(f"query: found {short(query)}, expected a text")
         posts = list(posts)  # In a pandas.Series, a number is a label.
         if top_k is not None and (not isinstance(top_k, Integral) or top_k < 0):
-            raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
-        values = self.predict([(query, post) for post in posts], scores, weight, in_order)
+            raise RerankerError(
+                f"top_k: found {top_k}, expected 0 or more, or None for all posts"
+            )
+        values = self.predict(
+            [(query, post) for post in posts], scores, weight, in_order
+        )
         ranked = []
         for row in np.argsort(-values, kind="stable")[:top_k].tolist():
-            ranked.append(RankedPost(row, float(values[row]), _text_and_url(posts[row])[0]))
+            ranked.append(
+                RankedPost(row, float(values[row]), _text_and_url(posts[row])[0])
+            )
             if isinstance(record := posts[row], Mapping):
                 ranked[-1].id = record.get("id", record.get("doc_id"))
         return ranked
@@ -236,7 +266,9 @@ class Model(ABC):
         its best passage. Raises RerankerError if a pair or a score is none, or λ is missing.
         """
         if not isinstance(pairs, Iterable):
-            raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")
+            raise RerankerError(
+                f"pairs: found {short(pairs)}, expected a list of (query, post)"
+            )
         pairs = [*pairs]
         known = _distinct(pairs)
         records = [post if isinstance(post, Mapping) else {} for _, post in pairs]
@@ -246,12 +278,18 @@ class Model(ABC):
         }
         first = None if scores is None else _checked(scores, len(known))
         if first is None and weight is not None:
-            raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
+            raise RerankerError(
+                f"weight: found {weight} without scores to mix, expected `scores`"
+            )
         if weight is not None and not (isinstance(weight, Real) and 0 <= weight <= 1):
-            raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
+            raise RerankerError(
+                f"weight: found {weight}, expected a number from 0 to 1"
+            )
         is_few = len(known) <= FEW and self.device == "cpu"
         model = self._of_few if is_few else self
-        places = places_of(known.query_index, np.zeros(len(known)) if first is None else first)
+        places = places_of(
+            known.query_index, np.zeros(len(known)) if first is None else first
+        )
         if first is not None:
             model = model.mixed() if weight is None else Mixed.of(model, weight)
             priors = prior_of_rank(places.astype(np.int64))
@@ -266,7 +304,9 @@ class Model(ABC):
 
     def _warn_of_missing(self, pairs: Pairs) -> None:
         """Warn of signals that the model was trained with and the pairs lack."""
-        if self.reads != "lists" and (missing := sorted(self.signals - pairs.signals.keys())):
+        if self.reads != "lists" and (
+            missing := sorted(self.signals - pairs.signals.keys())
+        ):
             warn(
                 f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
                 "have; without them window ranks better"
@@ -310,7 +350,9 @@ class Mixed(Model):
     origin: str = "given"  # Origin of λ, for reports
 
     # The model's own.
-    families, device, reads_given = map(_of_model, ("families", "device", "reads_given"))
+    families, device, reads_given = map(
+        _of_model, ("families", "device", "reads_given")
+    )
     explains, explain, files = map(_of_model, ("explains", "explain", "files"))
     counts, warm_up = map(_of_model, ("counts", "warm_up"))
     _warn_of_missing = _of_model("_warn_of_missing")
@@ -318,7 +360,10 @@ class Mixed(Model):
     @classmethod
     def of(cls, model: Model, weight: float, origin: str = "given") -> Mixed:
         """A model with its λ."""
-        known = {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
+        known = {
+            field.name: getattr(model, field.name)
+            for field in dataclasses.fields(Model)
+        }
         return cls(model=model, weight=weight, origin=origin, **known)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -334,13 +379,18 @@ class Mixed(Model):
         """λ and its origin."""
         return f"λ = {self.weight:g} ({self.origin})"
 
-    def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.floating]:
+    def score(
+        self, pairs: Pairs, progress: Progress = silent
+    ) -> npt.NDArray[np.floating]:
         """The mixture [P], from 0 to 1."""
         *_, (_, scores) = self.stages(pairs, progress)
         return scores
 
     def stages(
-        self, pairs: Pairs, progress: Progress = silent, first_stage: str = "first stage"
+        self,
+        pairs: Pairs,
+        progress: Progress = silent,
+        first_stage: str = "first stage",
     ) -> Iterator[tuple[str, npt.NDArray[np.floating]]]:
         """The model's scores, and the mixture unless λ is 1."""
         scores = self.model.score(pairs, progress)
@@ -350,7 +400,11 @@ class Mixed(Model):
             return
         mixture = np.zeros(len(pairs))
         for rows in lists_of(pairs.query_index):
-            known = np.nan_to_num(first[rows]) if np.isnan(first[rows]).all() else first[rows]
+            known = (
+                np.nan_to_num(first[rows])
+                if np.isnan(first[rows]).all()
+                else first[rows]
+            )
             lexical, own = minmax(known.tolist()), minmax(scores[rows].tolist())
             mixture[rows] = mix(lexical, own, self.weight)
         check_finite(mixture)
@@ -370,7 +424,9 @@ def minmax(scores: Sequence[float]) -> list[float]:
     return [(score - low) / (high - low) for score in scores]
 
 
-def mix(lexical: Sequence[float], neural: Sequence[float], weight: float) -> list[float]:
+def mix(
+    lexical: Sequence[float], neural: Sequence[float], weight: float
+) -> list[float]:
     """``weight`` · neural + (1 − ``weight``) · lexical, of normalised scores in the same order."""
     both = zip(lexical, neural, strict=True)
     return [weight * new + (1 - weight) * first for first, new in both]
@@ -397,7 +453,9 @@ def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
     try:
         values = np.array([*scores], dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
-        raise RerankerError(f"scores: found {short(scores)}, expected {count} numbers") from None
+        raise RerankerError(
+            f"scores: found {short(scores)}, expected {count} numbers"
+        ) from None
     is_right = np.abs(values) <= np.finfo(np.float32).max
     if len(values) != count or not is_right.all():
         raise RerankerError(
@@ -411,14 +469,21 @@ def _distinct(pairs: Sequence[Any]) -> Pairs:
     """Pairs, checked, in which a query and a post stand once; of long texts the best passages."""
     found = []
     for pair in pairs:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+        if not (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+        ):
             raise RerankerError(f"found the pair {pair!r}, expected (query, post)")
         found.append((pair[0], *_text_and_url(pair[1])))
     queries: dict[str, int] = {}
     posts: dict[tuple[str, str], int] = {}
     read = best_passages([query for query, *_ in found], [text for _, text, _ in found])
     places = [
-        (queries.setdefault(query, len(queries)), posts.setdefault((text, url), len(posts)))
+        (
+            queries.setdefault(query, len(queries)),
+            posts.setdefault((text, url), len(posts)),
+        )
         for (query, _, url), text in zip(found, read, strict=True)
     ]
     rows = np.array(places, dtype=np.int64).reshape(-1, 2)
@@ -435,7 +500,9 @@ def _text_and_url(post: Any) -> tuple[str, str]:
         text, url = post.get("text"), post.get("url")
     elif isinstance(post, tuple | list) and len(post) == 2:
         text, url = post
-    if isinstance(text, str) and (isinstance(url, str) or url is None or url != url):  # NaN
+    if isinstance(text, str) and (
+        isinstance(url, str) or url is None or url != url
+    ):  # NaN
         return text, url if isinstance(url, str) else ""
     raise RerankerError(
         f"found the post {post!r}, expected a text, (text, URL), or a record with text and url"

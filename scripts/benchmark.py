@@ -20,22 +20,27 @@ from dataclasses import replace
 
 from benchmarks import Options
 
-from pipeline.command.options import run_command
-from pipeline.runtime import keep_allocations
+from tweetrerank.pipeline.command.options import run_command
+from tweetrerank.pipeline.runtime import keep_allocations
 
 
 def main(options: Options) -> None:
     """Measure the parts and print a table of each."""
     from benchmarks import parts
 
-    from pipeline.collections import named
-    from pipeline.runtime import choose_device, provenance
+    from tweetrerank.pipeline.collections import named
+    from tweetrerank.pipeline.runtime import choose_device, provenance
 
     name = named.find(options.collection, options.data).name
     options = replace(options, collection=name, device=choose_device(options.device))
     made = provenance()
-    versions = ", ".join(f"{package} {version}" for package, version in made["versions"].items())
-    print(f"machine: {made['machine']}, {versions}; {name}, on {options.device}", flush=True)
+    versions = ", ".join(
+        f"{package} {version}" for package, version in made["versions"].items()
+    )
+    print(
+        f"machine: {made['machine']}, {versions}; {name}, on {options.device}",
+        flush=True,
+    )
     for part in options.parts:
         choose_device("cpu", len(os.sched_getaffinity(0)))  # Stages are of one core.
         print(f"\n== {part}", flush=True)

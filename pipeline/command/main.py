@@ -1,7 +1,7 @@
-"""The console command ``tweetrerank``, whose subcommands are modules of :mod:`pipeline`.
+"""The console command ``tweetrerank``, whose subcommands are modules of :mod:`tweetrerank.pipeline`.
 
 ``tweetrerank search …`` and ``python -m pipeline.search …`` are the same. A command's module has an
-``Options`` dataclass (see :mod:`pipeline.command.options`), a function ``main`` that takes one, and
+``Options`` dataclass (see :mod:`tweetrerank.pipeline.command.options`), a function ``main`` that takes one, and
 a docstring that is the help text.
 """
 
@@ -15,14 +15,24 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NoReturn
 
-from pipeline.command.options import USAGE, run_command
-from pipeline.runtime import keep_allocations
-from pipeline.text import did_you_mean
-from rerankers.devices import allow_processes
+from tweetrerank.pipeline.command.options import USAGE, run_command
+from tweetrerank.pipeline.runtime import keep_allocations
+from tweetrerank.pipeline.text import did_you_mean
+from tweetrerank.rerankers.devices import allow_processes
 
 COMMANDS = (
     *("search", "rerank", "explain", "index", "train", "adapt", "evaluate"),
-    *("tune", "clicks", "compare", "serve", "export", "engine", "batch", "fetch", "models"),
+    *(
+        "tune",
+        "clicks",
+        "compare",
+        "serve",
+        "export",
+        "engine",
+        "batch",
+        "fetch",
+        "models",
+    ),
 )
 
 
@@ -40,15 +50,25 @@ def tweetrerank() -> NoReturn:
     if name in ("-h", "--help", "--version"):
         lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
         for each in COMMANDS:
-            summary = (import_module(f"pipeline.{each}").__doc__ or "").partition("\n")[0]
+            summary = (
+                import_module(f"tweetrerank.pipeline.{each}").__doc__ or ""
+            ).partition("\n")[0]
             lines.append(f"  {each:<10}{summary}")
-        text = "\n".join([*lines, "", "Options of a command: tweetrerank COMMAND --help"])
+        text = "\n".join(
+            [*lines, "", "Options of a command: tweetrerank COMMAND --help"]
+        )
         if name == "--version":
             text = f"tweetrerank {version('tweetrerank')}"
         _prepare_streams()
         run_command(_NoOptions, lambda _: print(text), "tweetrerank", None, [])
-    problem = f"unknown command {name!r}{did_you_mean(name, COMMANDS)}" if name else "no command"
-    print(f"tweetrerank: bad usage:\n  {problem}\nsee tweetrerank --help", file=sys.stderr)
+    problem = (
+        f"unknown command {name!r}{did_you_mean(name, COMMANDS)}"
+        if name
+        else "no command"
+    )
+    print(
+        f"tweetrerank: bad usage:\n  {problem}\nsee tweetrerank --help", file=sys.stderr
+    )
     sys.exit(USAGE)
 
 
@@ -73,7 +93,7 @@ def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
     # search's time. The defaults are 700, 10 and 10.
     gc.set_threshold(100_000, 20, 20)
     allow_processes()
-    command = import_module(f"pipeline.{name}")
+    command = import_module(f"tweetrerank.pipeline.{name}")
     if (description := command.__doc__) and program.startswith("tweetrerank"):
         description = description.replace("python -m pipeline.", "tweetrerank ")
     run_command(command.Options, command.main, program, description, arguments)

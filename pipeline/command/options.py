@@ -22,9 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean
-from rerankers.errors import RerankerError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.text import did_you_mean
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 OptionsType = TypeVar("OptionsType")
 
@@ -33,7 +34,14 @@ USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
 
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "0": False,
+}
 
 
 @dataclass(frozen=True)
@@ -41,25 +49,39 @@ class Declared:
     """How an option is read."""
 
     help: str  # Shown by ``--help``; the default is added to it
-    parse: Callable[[str], Any] = str  # Raises ValueError whose message says what was expected
+    parse: Callable[[str], Any] = (
+        str  # Raises ValueError whose message says what was expected
+    )
     choices: Sequence[str] = ()  # The only values allowed
     many: bool = False  # May be given several times and gives a tuple
-    following: bool = False  # With ``many``, takes all values up to the next (``--runs a b c``)
+    following: bool = (
+        False  # With ``many``, takes all values up to the next (``--runs a b c``)
+    )
     required: bool = False  # Absent means a usage error
     flag: bool = False  # Takes no value and gives True
-    names: Sequence[str] | None = ()  # In place of ``--field-name``; None: a positional argument
+    names: (
+        Sequence[str] | None
+    ) = ()  # In place of ``--field-name``; None: a positional argument
     metavar: str | None = None  # The value's name in the help text
-    argument_name: str | None = None  # Of the Python argument in messages, if it is not the field's
+    argument_name: str | None = (
+        None  # Of the Python argument in messages, if it is not the field's
+    )
 
     def flags(self, field_name: str) -> Sequence[str]:
         """Spellings of an option; none of a positional argument."""
-        return () if self.names is None else self.names or (f"--{field_name.replace('_', '-')}",)
+        return (
+            ()
+            if self.names is None
+            else self.names or (f"--{field_name.replace('_', '-')}",)
+        )
 
 
 def option(help_text: str, *, default: Any = None, **how: Any) -> Any:
     """Declare a ``--name value`` option as a dataclass field; ``how`` are fields of Declared."""
     declared = Declared(help_text, **how)
-    default = () if declared.many and default is None else False if declared.flag else default
+    default = (
+        () if declared.many and default is None else False if declared.flag else default
+    )
     return dataclasses.field(default=default, metadata={"declared": declared})
 
 
@@ -67,7 +89,9 @@ argument = partial(option, required=True, names=None)
 """Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
 
 
-def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+def _number(
+    kind: type, allowed: Callable[[Any], bool], expected: str
+) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
             value = kind(text)
@@ -81,7 +105,9 @@ def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callab
 
 
 positive_int = _number(int, lambda value: value >= 1, "a whole number of at least 1")
-non_negative_int = _number(int, lambda value: value >= 0, "a whole number of at least 0")
+non_negative_int = _number(
+    int, lambda value: value >= 0, "a whole number of at least 0"
+)
 positive_float = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
 fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
@@ -106,7 +132,9 @@ def existing_file(text: str) -> Path:
 def output_file(text: str) -> Path:
     """The path of a file to write; its folder is made when it is written."""
     if (path := Path(text)).is_dir():
-        raise ValueError(f"found the folder {text}, expected the name of a file to write")
+        raise ValueError(
+            f"found the folder {text}, expected the name of a file to write"
+        )
     return path
 
 
@@ -162,7 +190,7 @@ def _terminate(*_: object) -> None:
 
 def _with_options(message: str, options_type: Any) -> str:
     """A message with options in place of the arguments of Python that it names in backticks;
-    ``address.NAME`` is a field of an :class:`indexes.engines.client.EngineAddress`."""
+    ``address.NAME`` is a field of an :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
     flags = {
         declared.argument_name or name: flags[-1]
         for name, declared, _ in _declared(options_type)
@@ -170,7 +198,9 @@ def _with_options(message: str, options_type: Any) -> str:
     }
 
     def option_of(match: re.Match[str]) -> str:
-        return flags.get(f"engine_{match[2]}" if match[1] else "") or flags.get(match[2], match[0])
+        return flags.get(f"engine_{match[2]}" if match[1] else "") or flags.get(
+            match[2], match[0]
+        )
 
     command = r"\n  python -m pipeline.index --posts FILE --index \1"
     message = re.sub(r" `indexes\.build\(posts, (.+)\)`", command, message)
@@ -184,12 +214,20 @@ def parse_arguments(
     arguments: Sequence[str] | None = None,
 ) -> OptionsType:
     """Turn command-line arguments into an options dataclass."""
-    problems, declarations, values = list[str](), _declared(options_type), dict[str, Any]()
+    problems, declarations, values = (
+        list[str](),
+        _declared(options_type),
+        dict[str, Any](),
+    )
     parser = _parser(options_type, program, description, problems)
     found, unknown = parser.parse_known_intermixed_args(arguments)
-    flags = [flag for name, declared, _ in declarations for flag in declared.flags(name)]
+    flags = [
+        flag for name, declared, _ in declarations for flag in declared.flags(name)
+    ]
     for text in unknown:
-        problems.append(f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}")
+        problems.append(
+            f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}"
+        )
     for name, declared, _ in declarations:
         if (value := getattr(found, name)) not in (None, []):
             values[name] = tuple(value) if declared.many else value
@@ -208,7 +246,9 @@ def _declared(options_type: Any) -> list[tuple[str, Declared, Any]]:
 
 
 class _Parser(argparse.ArgumentParser):
-    problems: Sequence[str] = ()  # Of the arguments before the one that cannot be parsed
+    problems: Sequence[
+        str
+    ] = ()  # Of the arguments before the one that cannot be parsed
 
     def error(self, message: str) -> NoReturn:
         raise UsageError([*self.problems, message])
@@ -234,7 +274,9 @@ def _parser(
             parser.add_argument(name, nargs=count, help=help_text, type=parse)
             continue
         topic = _topic(options_type, name)
-        group = groups.get(topic) or groups.setdefault(topic, parser.add_argument_group(topic))
+        group = groups.get(topic) or groups.setdefault(
+            topic, parser.add_argument_group(topic)
+        )
         if declared.flag:
             group.add_argument(*flags, dest=name, action="store_true", help=help_text)
             continue
@@ -247,7 +289,11 @@ def _parser(
             dest=name,
             help=help_text,
             type=parse,
-            action="extend" if declared.following else "append" if declared.many else "store",
+            action="extend"
+            if declared.following
+            else "append"
+            if declared.many
+            else "store",
             nargs="+" if declared.following else None,
             metavar=declared.metavar or flags[-1].lstrip("-").upper().replace("-", "_"),
         )
@@ -256,7 +302,9 @@ def _parser(
 
 def _topic(options_type: type[Any], name: str) -> str:
     """The topic of an option, that of the class that declares it first; none for its own."""
-    classes = [kind for kind in options_type.__mro__ if name in inspect.get_annotations(kind)]
+    classes = [
+        kind for kind in options_type.__mro__ if name in inspect.get_annotations(kind)
+    ]
     if classes[-1] is options_type:
         return ""
     words = re.findall("[A-Z][a-z]*", classes[-1].__name__.removesuffix("Options"))
@@ -280,16 +328,23 @@ def apply_changes(
 ) -> Any:
     """A copy of the frozen dataclass ``config`` with ``changes``, ``NAME=VALUE`` in the type of the
     field; ``flag`` and ``prefix`` stand before it on the command line, for messages."""
-    kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    kinds = {
+        field.name: type(getattr(config, field.name))
+        for field in dataclasses.fields(config)
+    }
     values, problems = {}, []
     for text in changes:
         (name, _, value), where = text.partition("="), f"{flag} {prefix}{text}: found"
         if name not in kinds:
-            known = f"expected one of {', '.join(kinds)}{did_you_mean(name, list(kinds))}"
+            known = (
+                f"expected one of {', '.join(kinds)}{did_you_mean(name, list(kinds))}"
+            )
             problems.append(f"{where} the name {name!r}, {known}")
             continue
         try:
-            values[name] = _BOOLEANS[value.lower()] if kinds[name] is bool else kinds[name](value)
+            values[name] = (
+                _BOOLEANS[value.lower()] if kinds[name] is bool else kinds[name](value)
+            )
         except (KeyError, ValueError):
             problems.append(f"{where} {value!r}, expected a {kinds[name].__name__}")
     if problems:
@@ -298,7 +353,11 @@ def apply_changes(
 
 
 def _show_warning(
-    options_type: Any, message: Warning | str, category: type[Warning], *place: Any, **others: Any
+    options_type: Any,
+    message: Warning | str,
+    category: type[Warning],
+    *place: Any,
+    **others: Any,
 ) -> None:
     """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
     from tqdm import tqdm

@@ -11,20 +11,29 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.collections.trec import Qrels, Run, single_precision
-from pipeline.defaults import DEFAULT_MEASURES
-from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean, say
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.trec import Qrels, Run, single_precision
+from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
+from tweetrerank.pipeline.text import did_you_mean, say
+from tweetrerank.pipeline.usage_error import UsageError
 
 Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000
 
 # Other usual names, in lower case.
-_OTHER_NAMES = {"map": "AP", "mrr": "RR", "recip_rank": "RR", "precision": "P", "recall": "R"}
+_OTHER_NAMES = {
+    "map": "AP",
+    "mrr": "RR",
+    "recip_rank": "RR",
+    "precision": "P",
+    "recall": "R",
+}
 
 
-def evaluate(qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES) -> Values:
+def evaluate(
+    qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES
+) -> Values:
     """Measure -> query_id -> value, for every judged topic, in the order of the judgments."""
     return Evaluator(qrels, measures)(run)
 
@@ -33,7 +42,9 @@ class Evaluator:
     """Evaluation of several runs against the same judgments; UsageError names every unknown
     measure; DataError: there are no judgments."""
 
-    def __init__(self, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> None:
+    def __init__(
+        self, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES
+    ) -> None:
         library = _library().pytrec_eval
         if not qrels:
             raise DataError("found no judged topic, expected at least one")
@@ -47,7 +58,9 @@ class Evaluator:
         }
         self._evaluator = library.evaluator(set(self.measures.values()), judged)
 
-    def __call__(self, run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    def __call__(
+        self, run: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, dict[str, float]]:
         """Measure -> query_id -> value, for judged topics only."""
         # pytrec_eval skips a topic without an entry, but not one with an empty entry.
         plain = {
@@ -90,7 +103,11 @@ def warn_of(problem: str, query_ids: Sequence[str]) -> None:
 
 def without_relevant(qrels: Qrels) -> list[str]:
     """Judged topics without a relevant document: every run has 0 there."""
-    return [query_id for query_id, grades in qrels.items() if max(grades.values(), default=0) < 1]
+    return [
+        query_id
+        for query_id, grades in qrels.items()
+        if max(grades.values(), default=0) < 1
+    ]
 
 
 def parse_measures(names: Sequence[str]) -> dict[str, Any]:
@@ -99,7 +116,9 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         try:
             measure = measures[name] = _library().parse_measure(name)
-            is_supported = library.supports(measure)  # Checks the parameters, too, by an assertion
+            is_supported = library.supports(
+                measure
+            )  # Checks the parameters, too, by an assertion
         except (NameError, ValueError, AssertionError, TypeError, KeyError):
             is_supported = False
         if not is_supported:
@@ -110,8 +129,14 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
             continue
         given = [(key, measure.params.get(key, 1)) for key in ("cutoff", "rel")]
         expected = f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
-        wrong = [(k, v) for k, v in given if type(v) is bool or not 1 <= v <= HIGHEST_PARAMETER]
-        problems += [f"{name}: found {key} {value}, {expected}" for key, value in wrong[:1]]
+        wrong = [
+            (k, v)
+            for k, v in given
+            if type(v) is bool or not 1 <= v <= HIGHEST_PARAMETER
+        ]
+        problems += [
+            f"{name}: found {key} {value}, {expected}" for key, value in wrong[:1]
+        ]
     if problems:
         raise UsageError(problems)
     return measures
@@ -121,7 +146,9 @@ def _suggestion(name: str, library: Any) -> str:
     """``; did you mean 'P@30'?`` for ``P_30``, ``p.30`` or ``precision@30``."""
     names = [str(measure.NAME) for measure in library.SUPPORTED_MEASURES]
     known = {known.lower(): known for known in names} | _OTHER_NAMES
-    base, cutoff = re.fullmatch(r"(.*?)(?:_cut)?(?:[@._ ]?([0-9]+))?", name.strip()).groups()  # type: ignore
+    base, cutoff = re.fullmatch(
+        r"(.*?)(?:_cut)?(?:[@._ ]?([0-9]+))?", name.strip()
+    ).groups()  # type: ignore
     if close := known.get(base.lower()):
         return f"; did you mean '{close}{'@' + cutoff if cutoff else ''}'?"
     return did_you_mean(name, sorted(known.values()))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pipeline.evaluation.measures import Values, heading, mean
-from pipeline.text import print_table
+from tweetrerank.pipeline.evaluation.measures import Values, heading, mean
+from tweetrerank.pipeline.text import print_table
 
 PERMUTATIONS = 100_000
 """Sign patterns in a sample. Up to 16 differing topics have fewer patterns: all are counted."""
@@ -17,7 +17,10 @@ _DECIMALS = 12
 
 
 def randomization_test(
-    a: Sequence[float], b: Sequence[float], seed: int = 0, permutations: int = PERMUTATIONS
+    a: Sequence[float],
+    b: Sequence[float],
+    seed: int = 0,
+    permutations: int = PERMUTATIONS,
 ) -> float:
     """Two-sided p of Fisher's paired randomization test on the difference of means.
 
@@ -72,7 +75,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     the probability of any false rejection below α. S. Holm: A simple sequentially rejective
     multiple test procedure, 1979."""
     adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+    for rank, index in enumerate(
+        sorted(range(len(p_values)), key=p_values.__getitem__)
+    ):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return adjusted
@@ -86,13 +91,17 @@ def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
         base, *others = [list(values[measure].values()) for _, values in results]
         rows[0] += [f"{mean(base):.4f}", "", "", ""]
         tests: list[Callable[..., float]] = [randomization_test, paired_t_test]
-        p_values = zip(*(holm([test(run, base) for run in others]) for test in tests), strict=True)
+        p_values = zip(
+            *(holm([test(run, base) for run in others]) for test in tests), strict=True
+        )
         for row, run, of_run in zip(rows[1:], others, p_values, strict=True):
             difference = round(mean(run) - mean(base), 4) + 0.0  # + 0.0: never -0
             shown = ["<0.0001" if p < 0.0001 else f"{p:.4f}" for p in of_run]
             row += [f"{mean(run):.4f}", f"{difference:+.4f}", *shown]
     print_table(header, rows)
-    corrected = f", Holm-corrected over {len(results) - 1} runs" if len(results) > 2 else ""
+    corrected = (
+        f", Holm-corrected over {len(results) - 1} runs" if len(results) > 2 else ""
+    )
     print(
         f"diff: to {results[0][0]}; p: two-sided, by Fisher's randomization test and by the paired "
         f"t-test{corrected}"

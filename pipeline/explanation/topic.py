@@ -6,17 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.collections.topics import Topic
-from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean, listed
-from rerankers.explanation import Explanation, Reasons
-from rerankers.reranker import Mixed, Model
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.text import did_you_mean, listed
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.explanation import Explanation, Reasons
+from tweetrerank.rerankers.reranker import Mixed, Model
 
 MOVERS = 3
 """Posts shown of those with the largest gains in rank, and of those with the largest losses."""
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHARED_STYLE = TEMPLATES / "shared.css"  # Colours and forms of all pages with explanations
+SHARED_STYLE = (
+    TEMPLATES / "shared.css"
+)  # Colours and forms of all pages with explanations
 
 WORDS: Mapping[str, Sequence[str]] = json.loads((TEMPLATES / "words.json").read_bytes())
 """Name of a stage, a model or a family of features -> plain name, and what it means."""
@@ -24,7 +27,7 @@ WORDS: Mapping[str, Sequence[str]] = json.loads((TEMPLATES / "words.json").read_
 _GRADES = ("not relevant", "relevant", "highly relevant")
 
 Record = Mapping[str, Any]
-"""A post of :meth:`pipeline.ranking.ranker.Ranking.to_dict`, with its ``rank`` in the last stage,
+"""A post of :meth:`tweetrerank.pipeline.ranking.ranker.Ranking.to_dict`, with its ``rank`` in the last stage,
 the ranks that it has gained (``gain``, negative for a loss), and these in words (``movement``)."""
 
 
@@ -37,7 +40,9 @@ class ExplainedTopic:
     facts: Mapping[str, str]  # About the ranking as a whole
     posts: Mapping[str, Record]  # By doc_id, every candidate, best first
     grades: Mapping[str, int]  # doc_id -> judged relevance, for judged posts
-    chosen: Mapping[str, Sequence[str]]  # Heading -> doc_ids of the posts to explain, at least one
+    chosen: Mapping[
+        str, Sequence[str]
+    ]  # Heading -> doc_ids of the posts to explain, at least one
     explanation: Explanation  # Explanation of the chosen posts, in order
 
     @property
@@ -48,10 +53,15 @@ class ExplainedTopic:
 
 
 def explain(
-    model: Model, ranking: Any, before: str, doc_ids: Sequence[str], query_id: str, show: int
+    model: Model,
+    ranking: Any,
+    before: str,
+    doc_ids: Sequence[str],
+    query_id: str,
+    show: int,
 ) -> ExplainedTopic:
     """Reasons for the ranks of posts ``doc_ids``, or the ``show`` best and those that moved most.
-    ``ranking`` is a :class:`pipeline.ranking.ranker.Ranking` by ``model`` with the first stage
+    ``ranking`` is a :class:`tweetrerank.pipeline.ranking.ranker.Ranking` by ``model`` with the first stage
     ``before``; a ``query_id`` of "" is its only topic. UsageError: the model has no explanation, or
     posts or topic are not there. DataError: the topic has no candidates."""
     topics, collection = ranking.candidates.topics, ranking.collection
@@ -68,14 +78,27 @@ def explain(
     kept = [doc_id for doc_id in scored if doc_id in ranking.run[query_id]]
     runs = {name: run.get(query_id, {}) for name, run in ranking.stages.items()}
     runs[before] = scored  # In the ranking it may be cut to the number of hits.
-    stages = {n: {query_id: {d: run[d] for d in kept if d in run}} for n, run in runs.items()}
-    (record,) = ranking._replace(stages=stages, candidates=candidates).to_dict()["topics"]
-    posts = {post["doc_id"]: post | _moves(post["stages"], before) for post in record["posts"]}
+    stages = {
+        n: {query_id: {d: run[d] for d in kept if d in run}} for n, run in runs.items()
+    }
+    (record,) = ranking._replace(stages=stages, candidates=candidates).to_dict()[
+        "topics"
+    ]
+    posts = {
+        post["doc_id"]: post | _moves(post["stages"], before)
+        for post in record["posts"]
+    }
     if unknown := [doc_id for doc_id in doc_ids if doc_id not in posts]:
-        expected = f"expected one of the {len(posts)} candidates of topic {topic.query_id}"
+        expected = (
+            f"expected one of the {len(posts)} candidates of topic {topic.query_id}"
+        )
         known = listed(list(posts), 8)
-        raise UsageError([f"`doc_id`: found {d!r}, {expected}: {known}" for d in unknown])
-    chosen = {"named posts": [*dict.fromkeys(doc_ids)]} if doc_ids else choose(posts, show)
+        raise UsageError(
+            [f"`doc_id`: found {d!r}, {expected}: {known}" for d in unknown]
+        )
+    chosen = (
+        {"named posts": [*dict.fromkeys(doc_ids)]} if doc_ids else choose(posts, show)
+    )
     places = {doc_id: row for row, doc_id in enumerate(scored)}
     rows = [places[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
     if (explanation := model.explain(candidates.pairs(), rows)) is None:
@@ -119,8 +142,12 @@ def choose(posts: Mapping[str, Record], best: int) -> dict[str, list[str]]:
     rose = sorted(list(posts)[best:], key=lambda doc_id: -posts[doc_id]["gain"])
     sections = {
         "best of the new ranking": list(posts)[:best],
-        "largest gains of the others": [d for d in rose[:MOVERS] if posts[d]["gain"] > 0],
-        "largest losses of the others": [d for d in others[:MOVERS] if posts[d]["gain"] < 0],
+        "largest gains of the others": [
+            d for d in rose[:MOVERS] if posts[d]["gain"] > 0
+        ],
+        "largest losses of the others": [
+            d for d in others[:MOVERS] if posts[d]["gain"] < 0
+        ],
     }
     return {heading: doc_ids for heading, doc_ids in sections.items() if doc_ids}
 
@@ -134,7 +161,10 @@ def plain(name: str) -> tuple[str, str]:
     """Plain name and meaning of a stage, a model or a family; a signal is the score of a search."""
     kind, _, signal = name.partition(":")
     if kind == "number":
-        return signal, f"The post's {signal}, and how high it is among those of the other posts."
+        return (
+            signal,
+            f"The post's {signal}, and how high it is among those of the other posts.",
+        )
     method = signal.removeprefix("run_") if kind == "signal" else ""
     title, meaning = WORDS.get(method or name, (method or name, ""))
     if method:

@@ -15,9 +15,15 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.explanation.topic import TEMPLATES, ExplainedTopic, grade_text, plain, signed
-from pipeline.text import open_console, print_table
-from rerankers.explanation import Cell, Explanation, Row, Segment, visible
+from tweetrerank.pipeline.explanation.topic import (
+    TEMPLATES,
+    ExplainedTopic,
+    grade_text,
+    plain,
+    signed,
+)
+from tweetrerank.pipeline.text import open_console, print_table
+from tweetrerank.rerankers.explanation import Cell, Explanation, Row, Segment, visible
 
 STYLES = ("", "magenta", "bold magenta", "reverse magenta", "bold reverse magenta")
 """Styles of the shades, for light and dark terminals."""
@@ -40,7 +46,9 @@ def page(topic: ExplainedTopic) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"signed": signed, "plain": plain, "grade_text": grade_text}
-    environment.filters["known"] = lambda value: "not known" if isnan(value) else f"{value:.4g}"
+    environment.filters["known"] = lambda value: (
+        "not known" if isnan(value) else f"{value:.4g}"
+    )
     files = (TEMPLATES / name for name in ("shared.css", "page.css"))
     style = "".join(file.read_text(encoding="utf-8") for file in files)
     return environment.get_template("topic.html").render(
@@ -54,7 +62,11 @@ def page(topic: ExplainedTopic) -> str:
 def print_explanation(topic: ExplainedTopic) -> None:
     """Print an explanation; without colours if stdout is no terminal."""
     console, explanation = open_console(), topic.explanation
-    console.print(visible(f"topic {topic.topic.query_id} “{topic.topic.text}”, {topic.collection}"))
+    console.print(
+        visible(
+            f"topic {topic.topic.query_id} “{topic.topic.text}”, {topic.collection}"
+        )
+    )
     for name, value in topic.facts.items():
         console.print(visible(f"{name}: {value}"))
     steps = enumerate(explanation.steps, start=1)
@@ -72,11 +84,18 @@ def print_explanation(topic: ExplainedTopic) -> None:
     for heading, doc_ids in topic.chosen.items():
         console.print(f"\n{heading.upper()}", style="bold")
         for doc_id in doc_ids:
-            post, reasons, grade = topic.posts[doc_id], found[doc_id], topic.grades.get(doc_id)
+            post, reasons, grade = (
+                topic.posts[doc_id],
+                found[doc_id],
+                topic.grades.get(doc_id),
+            )
             judged = grade_text(grade) + ("" if grade is None else f" [{grade}]")
             headline = f"#{post['rank']}  {post['movement']}  {judged}  post {doc_id}"
             console.print("\n" + visible(headline), style="bold")
-            places = [f"{n} #{at['rank']} ({at['score']:.4f})" for n, at in post["stages"].items()]
+            places = [
+                f"{n} #{at['rank']} ({at['score']:.4f})"
+                for n, at in post["stages"].items()
+            ]
             console.print(", ".join(places))
             console.print(_shaded(console, reasons.text) if reasons.text else "no text")
             console.print(_shaded(console, reasons.url) if reasons.url else "no URL")
@@ -86,11 +105,15 @@ def print_explanation(topic: ExplainedTopic) -> None:
                 show(console, explanation, reasons.rows)
     if explanation.importances:
         console.print("\nIMPORTANCES OF THE MODEL'S FAMILIES", style="bold")
-        importances = [f"{name} {share:.1%}" for name, share in explanation.importances.items()]
+        importances = [
+            f"{name} {share:.1%}" for name, share in explanation.importances.items()
+        ]
         console.print(", ".join(importances))
 
 
-def _print_matches(console: Console, explanation: Explanation, found: Sequence[Row]) -> None:
+def _print_matches(
+    console: Console, explanation: Explanation, found: Sequence[Row]
+) -> None:
     """A row per query word; a column per depth of words, one for all depths of letters."""
     header, columns = ["query", "IDF"], []
     for group, indices in explanation.groups:
@@ -99,22 +122,30 @@ def _print_matches(console: Console, explanation: Explanation, found: Sequence[R
             header += headings
             columns += [[index] for index in indices]
         else:
-            header.append(f"{'/'.join(heading.split()[0] for heading in headings)} {group}")
+            header.append(
+                f"{'/'.join(heading.split()[0] for heading in headings)} {group}"
+            )
             columns.append(indices)
     rows: list[list[str | Text]] = []
     for row in found:
         shaded = [_shaded(console, [_segment(cell)]) for cell in row.cells]
-        cells = [Text(" ").join(shaded[index] for index in indices) for indices in columns]
+        cells = [
+            Text(" ").join(shaded[index] for index in indices) for indices in columns
+        ]
         rows.append([visible(row.label), f"{row.weight:.2f}", *cells])
     print_table(header, rows, left=range(len(header)))
 
 
-def _print_contributions(console: Console, explanation: Explanation, found: Sequence[Row]) -> None:
+def _print_contributions(
+    console: Console, explanation: Explanation, found: Sequence[Row]
+) -> None:
     """A row per family, from the largest contribution to the least."""
     values = {row.label: row.cells[0].score or 0.0 for row in found}
     least = LEAST_SHARE * max(map(abs, values.values()))
     shown = sorted(values.items(), key=lambda item: -item[1])
-    if rows := [[family, signed(value)] for family, value in shown if abs(value) > least]:
+    if rows := [
+        [family, signed(value)] for family, value in shown if abs(value) > least
+    ]:
         print_table((), rows)
 
 

@@ -7,24 +7,34 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from indexes.methods import METHODS
-from pipeline import defaults
-from pipeline.collections.collection import Collection
-from pipeline.collections.named import open_collection
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import heading
-from pipeline.ranking.checkpoints import best_trained, directory_for, load_model, note_elsewhere
-from pipeline.ranking.frequencies import named_frequencies
-from pipeline.ranking.fusion import Fusion, UnionRetriever
-from pipeline.ranking.ranker import Ranker
-from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
-from pipeline.ranking.tuning import tuning_files, tuning_of
-from pipeline.text import say
-from rerankers import checkpoint as checkpoints
-from rerankers import models
-from rerankers.errors import RerankerError
-from rerankers.reranker import Mixed, Model
-from rerankers.text.vocabulary import Idf
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.methods import METHODS
+from tweetrerank.pipeline import defaults
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.named import open_collection
+from tweetrerank.pipeline.evaluation.measures import heading
+from tweetrerank.pipeline.ranking.checkpoints import (
+    best_trained,
+    directory_for,
+    load_model,
+    note_elsewhere,
+)
+from tweetrerank.pipeline.ranking.frequencies import named_frequencies
+from tweetrerank.pipeline.ranking.fusion_ranker import Fusion, UnionRetriever
+from tweetrerank.pipeline.ranking.interpolation import tuning_files, tuning_of
+from tweetrerank.pipeline.ranking.ranker import Ranker
+from tweetrerank.pipeline.ranking.retrievers import (
+    IndexRetriever,
+    Retriever,
+    retriever_for,
+)
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers import registry
+from tweetrerank.rerankers.reranker import Mixed, Model
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.vocabulary import Idf
 
 
 def ranker(
@@ -54,7 +64,7 @@ def ranker(
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-        loading: see :func:`pipeline.ranking.checkpoints.load_model`.
+        loading: see :func:`tweetrerank.pipeline.ranking.checkpoints.load_model`.
 
     Raises:
         UsageError: the arguments contradict one another.
@@ -63,20 +73,30 @@ def ranker(
     if isinstance(collection, str | Path):
         collection = open_collection(str(collection), data=Path(data) if data else None)
     if not isinstance(collection, Collection):
-        raise UsageError(f"`collection`: found {collection!r}, expected its name, file or object")
-    if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
+        raise UsageError(
+            f"`collection`: found {collection!r}, expected its name, file or object"
+        )
+    if weight is not None and not (
+        isinstance(weight, int | float) and 0 <= weight <= 1
+    ):
         raise UsageError(f"`weight`: found {weight!r}, expected a number from 0 to 1")
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]
-    chosen = {"first_stage": first_stage, "parameters": parameters, "weight": weight is not None}
+    chosen = {
+        "first_stage": first_stage,
+        "parameters": parameters,
+        "weight": weight is not None,
+    }
     given = [name for name, value in chosen.items() if value]
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
         reranker = defaults.DEFAULT_RERANKER
-        reranker = reranker if folder else default_reranker(collection, is_mixed, has_weight)
-    if models.reads(reranker) == "searches":
+        reranker = (
+            reranker if folder else default_reranker(collection, is_mixed, has_weight)
+        )
+    if registry.reads(reranker) == "searches":
         if given:
             problem = f"{reranker} takes the rankers of its training; leave it out"
             raise UsageError([f"`{argument}`: {problem}" for argument in given])
@@ -90,7 +110,9 @@ def ranker(
         if candidates:
             known = [retriever_for(collection, candidates, skip_unknown=skip_unknown)]
         return Fusion(union, model, collection, *known)
-    retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
+    retriever = retriever_for(
+        collection, candidates, first_stage, parameters, skip_unknown
+    )
     if reranker == defaults.NONE:
         return Ranker(retriever, None, collection)
     model = load_model(reranker, collection, folder, **loading)
@@ -110,7 +132,7 @@ def default_reranker(
 
     def fits(name: str) -> bool:
         excluded = ["searches"] * is_mixed + ["lists"] * has_weight
-        return models.reads(name) not in excluded
+        return registry.reads(name) not in excluded
 
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
@@ -143,7 +165,9 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Ranker | None:
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     if not isinstance(fusion, Fusion) or fusion.first_stage or collection is None:
         return None
-    if defaults.DEFAULT_METHOD not in collection.methods or not _is_trained(name, collection):
+    if defaults.DEFAULT_METHOD not in collection.methods or not _is_trained(
+        name, collection
+    ):
         return None
     if find_spec("torch") is None:
         remedy = "pip install 'tweetrerank[neural]'"
@@ -159,7 +183,11 @@ def tuned(model: Model, collection: Collection, has_scores: bool = False) -> Mod
     """A model with the λ tuned for its checkpoint; ``has_scores``: given candidates have some."""
     is_given = collection.given_candidates is not None
     # There is no official run of a training part to tune it on.
-    advice = "choose one by --lambda" if is_given else "run `tweetrerank tune` for this checkpoint"
+    advice = (
+        "choose one by --lambda"
+        if is_given
+        else "run `tweetrerank tune` for this checkpoint"
+    )
     return mixed(model, has_scores or not is_given, key=collection.key, advice=advice)
 
 
@@ -174,7 +202,9 @@ def mixed(
     without scores of a first stage. A model that reads these itself has none but a given one.
     ``key`` is that of the collection, ``advice`` what to do where none was tuned."""
     if not has_scores:
-        return Mixed.of(model, 1.0, "nothing to mix: the candidates are given without scores")
+        return Mixed.of(
+            model, 1.0, "nothing to mix: the candidates are given without scores"
+        )
     if weight is not None:
         return Mixed.of(model, weight)
     if found := tuning_of(model.directory, key):
@@ -190,13 +220,17 @@ class Source(NamedTuple):
     adapted: Path | None = None
     idf: str = ""
 
-    def load(self, device: str = "cpu", name: str | None = None, batch_size: int = 256) -> Model:
-        """The model, as by :func:`rerankers.checkpoint.load`."""
+    def load(
+        self, device: str = "cpu", name: str | None = None, batch_size: int = 256
+    ) -> Model:
+        """The model, as by :func:`tweetrerank.rerankers.checkpoint.load`."""
 
         def frequencies(of_training: str) -> Idf:
             return checkpoints.idf_from(self.idf or of_training)
 
-        return checkpoints.load(self.folder, name, device, frequencies, self.adapted, batch_size)
+        return checkpoints.load(
+            self.folder, name, device, frequencies, self.adapted, batch_size
+        )
 
     @property
     def frequencies(self) -> Path | None:
@@ -207,13 +241,18 @@ class Source(NamedTuple):
     @property
     def version(self) -> str:
         """Hash of all that the scores depend on; RerankerError if a file cannot be read."""
-        version, tuned = checkpoints.version_of(self.folder), tuning_files(self.folder)[:-1]
+        version, tuned = (
+            checkpoints.version_of(self.folder),
+            tuning_files(self.folder)[:-1],
+        )
         known = [path for path in (self.adapted, self.frequencies) if path]
         for path in [*known, *(path for path in tuned if path.exists())]:
             try:
                 content = path.read_bytes()
             except OSError as error:
-                raise RerankerError(f"{path}: cannot be read: {error.strerror}") from None
+                raise RerankerError(
+                    f"{path}: cannot be read: {error.strerror}"
+                ) from None
             version = hashlib.sha256(version.encode() + content).hexdigest()
         return version
 

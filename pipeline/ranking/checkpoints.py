@@ -2,7 +2,7 @@
 
 Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the folder of models
 (``$TWEETRERANK_HOME``, or the user's folder of data), and are preferred to shipped ones. For their
-λ see :mod:`pipeline.ranking.tuning`.
+λ see :mod:`tweetrerank.pipeline.ranking.interpolation`.
 """
 
 import shlex
@@ -13,20 +13,26 @@ from typing import Any
 
 from platformdirs import user_cache_path, user_data_path
 
-from pipeline.collections.collection import OWN, Collection, home_directory, models_directory
-from pipeline.collections.named import answers
-from pipeline.errors import DataError, UsageError
-from pipeline.ranking.frequencies import named_frequencies
-from pipeline.ranking.ranker import Ranker
-from pipeline.ranking.tuning import Tuning
-from pipeline.runtime import choose_device
-from pipeline.text import say
-from rerankers import checkpoint as checkpoints
-from rerankers import models
-from rerankers.errors import RerankerError
-from rerankers.pairs import PRIOR
-from rerankers.reranker import TUNING_FILE, Model
-from rerankers.text.vocabulary import Idf
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.collection import (
+    OWN,
+    Collection,
+    home_directory,
+    models_directory,
+)
+from tweetrerank.pipeline.collections.named import answers
+from tweetrerank.pipeline.ranking.frequencies import named_frequencies
+from tweetrerank.pipeline.ranking.interpolation import Tuning
+from tweetrerank.pipeline.ranking.ranker import Ranker
+from tweetrerank.pipeline.runtime import choose_device
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers import registry
+from tweetrerank.rerankers.pairs import PRIOR
+from tweetrerank.rerankers.reranker import TUNING_FILE, Model
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.vocabulary import Idf
 
 ADAPTED_SUFFIX = "-adapted"
 """At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
@@ -53,7 +59,10 @@ def default_directory(
             for folder in (root / f"{name}{ending}" for ending in endings):
                 if folder.is_dir() and not _must_skip(folder, collection):
                     return folder
-        if not is_adapted and (folder := own / f"{collection}{ADAPTED_SUFFIX}").is_dir():
+        if (
+            not is_adapted
+            and (folder := own / f"{collection}{ADAPTED_SUFFIX}").is_dir()
+        ):
             raise RerankerError(
                 f"{folder}: found no word vectors adapted to {collection}, expected those that the "
                 "model was trained with; run pipeline.adapt again, or remove the model"
@@ -91,7 +100,10 @@ def _must_skip(folder: Path, collection: str) -> bool:
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
         tuning = Tuning.load(path) if path.exists() else None
-        return tuning is not None and (tuning.weight, tuning.normalization) == (0, "none")
+        return tuning is not None and (tuning.weight, tuning.normalization) == (
+            0,
+            "none",
+        )
     return collection in trained_on
 
 
@@ -105,25 +117,31 @@ def load_model(
     batch_size: int = 256,
 ) -> Model:
     """The trained model for a collection, of :func:`default_directory` without a ``checkpoint``.
-    ``device`` and ``threads``: see :func:`pipeline.runtime.choose_device`. ``idf``: ``wordfreq``,
+    ``device`` and ``threads``: see :func:`tweetrerank.pipeline.runtime.choose_device`. ``idf``: ``wordfreq``,
     for the collection's language if it names one, ``posts`` for both that and the collection's
     posts, or a file; None is the one used in training.
     ``batch_size``: pairs in a forward pass."""
-    if name not in models.names():
+    if name not in registry.names():
         raise UsageError(
-            f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
+            f"`reranker`: found {name!r}, expected one of {', '.join([*registry.names(), 'none'])}"
         )
-    device = choose_device(device, threads, models.is_network(name))
+    device = choose_device(device, threads, registry.is_network(name))
 
     def frequencies(of_training: str) -> Idf:
         return checkpoints.idf_from(named_frequencies(idf or of_training, collection))
 
     directory = checkpoint or directory_for(name, collection)
-    trained = checkpoints.load(directory, name, device, frequencies, batch_size=batch_size)
+    trained = checkpoints.load(
+        directory, name, device, frequencies, batch_size=batch_size
+    )
     source = Path(trained.metrics.get("collection_file", ""))
-    is_other = collection.file and source.is_file() and not source.samefile(collection.file)
+    is_other = (
+        collection.file and source.is_file() and not source.samefile(collection.file)
+    )
     # The file of values in memory is another one with every change of these.
-    if is_other and not source.is_relative_to((home_directory() / "collections").resolve()):
+    if is_other and not source.is_relative_to(
+        (home_directory() / "collections").resolve()
+    ):
         say(
             f"note: {directory} was trained on {source}, which has the name {collection.name}, "
             "too; give one of them another `name`"
@@ -133,8 +151,12 @@ def load_model(
 
 def note_elsewhere(collection: Collection) -> None:
     """Say that a model of a collection lies in another folder, or under its file's old name."""
-    roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
-    found = [path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")]
+    roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {
+        models_directory()
+    }
+    found = [
+        path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")
+    ]
     if found:
         say(
             f"note: {found[0]} was trained for {collection.name}, but models are read from "
@@ -143,7 +165,9 @@ def note_elsewhere(collection: Collection) -> None:
     for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
         with suppress(RerankerError):  # A damaged one of another collection
             source = Path(checkpoints.read_json(path).get("collection_file") or "/")
-            beside = collection.file and collection.file.resolve().parent == source.parent
+            beside = (
+                collection.file and collection.file.resolve().parent == source.parent
+            )
             if beside and not source.exists():
                 name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
                 say(
@@ -161,11 +185,15 @@ def warn_of_seen(ranker: Ranker) -> None:
         return
     if collection.name not in trained.metrics.get("trained_on", []):
         return
-    judged = {topic.query_id for topic in collection.topics} & {*(collection.qrels or {})}
+    judged = {topic.query_id for topic in collection.topics} & {
+        *(collection.qrels or {})
+    }
     seen, path = judged, trained.directory / TUNING_FILE
     if path.exists() and collection.name in (tuning := Tuning.load(path)).collections:
         seen = judged & {*tuning.topics}
-    what = f"{len(seen)} of the {len(judged)} judged topics of " if seen != judged else ""
+    what = (
+        f"{len(seen)} of the {len(judged)} judged topics of " if seen != judged else ""
+    )
     if seen or not judged:
         say(
             f"warning: {trained.directory} was trained on {what}{collection.name}; its figures "
@@ -177,19 +205,25 @@ def check_reads_given(checkpoint: Any) -> None:
     """Raise RerankerError for a model, here or elsewhere, that needs more than such candidates."""
     if not checkpoint.reads_given:
         signals = sorted(checkpoint.signals - {PRIOR})
-        reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
+        reads = (
+            f"the scores of {', '.join(signals)}"
+            if signals
+            else "a whole list of candidates"
+        )
         raise RerankerError(
             f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
             "model of given candidates, such as window or mp_hcnn"
         )
 
 
-def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
+def best_trained(
+    collection: str, fits: Callable[[str], bool]
+) -> tuple[str, Tuning] | None:
     """Name and tuning of the model that is best on held-out topics of an own collection, by its
     key; None if no model that ``fits`` gained enough for searches to use it (λ = 0). Raises
     RerankerError if one is damaged."""
     root, tunings = models_directory() / "checkpoints", {}
-    for name in models.names():
+    for name in registry.names():
         folders = [root / name / f"{collection}{end}" for end in (ADAPTED_SUFFIX, "")]
         folder = next((each for each in folders if each.is_dir()), None)
         if folder and fits(name):
@@ -198,6 +232,9 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
             if path.exists() and (tuning := Tuning.load(path)).weight > 0:
                 tunings[name] = tuning
     # A λ tuned for another measure than AP comes after those tuned for AP.
-    figures = {n: (of.measure.startswith("AP"), of.cross_validated) for n, of in tunings.items()}
+    figures = {
+        n: (of.measure.startswith("AP"), of.cross_validated)
+        for n, of in tunings.items()
+    }
     best = max(figures, key=lambda name: figures[name], default=None)
     return (best, tunings[best]) if best else None

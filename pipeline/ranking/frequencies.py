@@ -7,15 +7,15 @@ from zlib import crc32
 
 import numpy as np
 
-from indexes.files import atomic_file
-from indexes.store import POSTS_FILE
-from pipeline.collections.collection import Collection, home_directory
-from pipeline.collections.sources import PostSource
-from pipeline.errors import DataError
-from pipeline.runtime import bar
-from pipeline.text import note
-from rerankers.checkpoint import GENERAL, OF_POSTS
-from rerankers.text.vocabulary import document_frequencies
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import atomic_file
+from tweetrerank.indexes.store import POSTS_FILE
+from tweetrerank.pipeline.collections.collection import Collection, home_directory
+from tweetrerank.pipeline.collections.sources import PostSource
+from tweetrerank.pipeline.runtime import bar
+from tweetrerank.pipeline.text import note
+from tweetrerank.rerankers.checkpoint import GENERAL, OF_POSTS
+from tweetrerank.rerankers.text.vocabulary import document_frequencies
 
 MOST_COUNTED = 100_000  # Posts whose words are counted, drawn at random from more
 
@@ -33,11 +33,13 @@ def named_frequencies(source: str, collection: Collection | None) -> str:
     if language not in available_languages():
         language = known or "en"
     counted = file_of(collection) if kind == OF_POSTS else None
-    return ":".join([kind, language, *([str(counted or path)] if counted or path else [])])
+    return ":".join(
+        [kind, language, *([str(counted or path)] if counted or path else [])]
+    )
 
 
 def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
-    """The file of :func:`rerankers.text.vocabulary.document_frequencies` of a collection's posts,
+    """The file of :func:`tweetrerank.rerankers.text.vocabulary.document_frequencies` of a collection's posts,
     written at the first use. Posts in a search engine alone are counted where their ``texts`` are
     given. None if candidates are given, the posts are not here or have changed since they were
     indexed, or the file cannot be written."""
@@ -47,7 +49,9 @@ def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
     files = [indexed] if indexed.exists() else collection.post_files()
     if not all(path.exists() for path in files):
         return None
-    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    states = [
+        (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files
+    ]
     stamp = crc32(json.dumps([str(place), *states]).encode())
     path = home_directory() / "frequencies" / f"{place.directory.name}-{stamp:08x}.tsv"
     if path.exists():
@@ -60,7 +64,10 @@ def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
             return None
         with bar(len(texts), "words", "post") as progress, atomic_file(path) as stream:
             stream.write(document_frequencies(texts, progress))
-    except (OSError, DataError) as error:  # A service can do without; a search will say it, too.
+    except (
+        OSError,
+        DataError,
+    ) as error:  # A service can do without; a search will say it, too.
         note(f"{collection.title}: words have general frequencies: {error}")
         return None
     return path

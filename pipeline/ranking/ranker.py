@@ -7,9 +7,9 @@
     run        = candidates.run_of(scores)
 
 These three lines are :meth:`Ranker.rank`. Every command, the service and the library hold a
-:class:`Ranker`; :class:`pipeline.ranking.fusion.Fusion` is one whose candidates come from several
-retrievers. :func:`pipeline.ranker` makes either. λ belongs to the model, which is then a
-:class:`rerankers.reranker.Mixed`.
+:class:`Ranker`; :class:`tweetrerank.pipeline.ranking.fusion_ranker.Fusion` is one whose candidates come from several
+retrievers. :func:`tweetrerank.pipeline.ranker` makes either. λ belongs to the model, which is then a
+:class:`tweetrerank.rerankers.reranker.Mixed`.
 """
 
 import time
@@ -19,17 +19,21 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple, Self
 
-from indexes.posts import Post
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import as_topics
-from pipeline.collections.trec import Run, best_of, places, ranked
-from pipeline.defaults import DEFAULT_HITS
-from pipeline.errors import UsageError
-from pipeline.explanation.topic import ExplainedTopic, explain
-from pipeline.ranking.retrievers import Candidates, Retriever, with_resources
-from rerankers.errors import warn
-from rerankers.reranker import Model, Progress, silent
-from rerankers.trees.fusion import ADAPTED_FAMILY
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import as_topics
+from tweetrerank.pipeline.collections.trec import Run, best_of, places, ranked
+from tweetrerank.pipeline.defaults import DEFAULT_HITS
+from tweetrerank.pipeline.explanation.topic import ExplainedTopic, explain
+from tweetrerank.pipeline.ranking.retrievers import (
+    Candidates,
+    Retriever,
+    with_resources,
+)
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.reranker import Model, Progress, silent
+from tweetrerank.rerankers.reranker_error import warn
+from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 
 ProgressBar = Callable[[int], AbstractContextManager[Progress]]
 """Number of pairs to score -> a progress bar."""
@@ -60,7 +64,9 @@ class Ranking(NamedTuple):
     candidates: Candidates  # The posts that were scored, with their first-stage scores
     seconds: Mapping[str, float]
     """Stage -> seconds of its own work, which another may have shared the cores with."""
-    collection: Collection | None = None  # Whose topics these are; None if it is not known
+    collection: Collection | None = (
+        None  # Whose topics these are; None if it is not known
+    )
 
     @property
     def run(self) -> Run:
@@ -81,7 +87,9 @@ class Ranking(NamedTuple):
         """The best posts, or all, of a topic, else of the first one, in a stage, else in the last
         one; with an empty text where it is not known."""
         run, posts = self.stages[stage] if stage else self.run, self.candidates.posts
-        found = ranked(run.get(query_id or self.candidates.topics[0].query_id, {}))[:count]
+        found = ranked(run.get(query_id or self.candidates.topics[0].query_id, {}))[
+            :count
+        ]
         return [Hit(d, score, *posts.get(d, Post(d, ""))[1:3]) for d, score in found]
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,11 +99,15 @@ class Ranking(NamedTuple):
         topics = []
         for topic in self.candidates.topics:
             query_id, found = topic.query_id, []
-            stages = {name: places(run.get(query_id, {})) for name, run in self.stages.items()}
+            stages = {
+                name: places(run.get(query_id, {})) for name, run in self.stages.items()
+            }
             for doc_id in [*stages.values()][-1]:
                 post = posts.get(doc_id, Post(doc_id, ""))
                 known = {"doc_id": doc_id, "text": post.text, "url": post.url}
-                of_post = {n: of[doc_id]._asdict() for n, of in stages.items() if doc_id in of}
+                of_post = {
+                    n: of[doc_id]._asdict() for n, of in stages.items() if doc_id in of
+                }
                 found.append(known | {"stages": of_post})
             topics.append({"query_id": query_id, "query": topic.text, "posts": found})
         name = self.collection.name if self.collection else None
@@ -133,7 +145,9 @@ class Ranker:
 
     retriever: Retriever | None  # Finds the candidates; None if they are always given
     model: Model | None  # Gives the new scores; None keeps the first stage's ranking
-    collection: Collection | None = None  # The one searched; None if candidates are always given
+    collection: Collection | None = (
+        None  # The one searched; None if candidates are always given
+    )
 
     @property
     def name(self) -> str:
@@ -151,17 +165,24 @@ class Ranker:
         return self.model.description if self.model else ""
 
     def rank(
-        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
+        self,
+        topics: Topics = None,
+        hits: int = DEFAULT_HITS,
+        progress: ProgressBar = hidden,
     ) -> Ranking:
         """Find the best ``hits`` candidates of each topic, and rerank them. ``topics`` None are the
         collection's; ``progress``: number of candidates -> a progress bar."""
         if self.retriever is None:
-            raise UsageError("found no retriever, expected one; give candidates to rerank()")
+            raise UsageError(
+                "found no retriever, expected one; give candidates to rerank()"
+            )
         hits = require_positive("hits", hits)
         if topics is not None:
             topics = as_topics(topics)
         elif self.collection is None:
-            raise UsageError("`topics`: found none, expected some: this ranker has no collection")
+            raise UsageError(
+                "`topics`: found none, expected some: this ranker has no collection"
+            )
         else:
             topics = self.collection.topics
         watch = Stopwatch()
@@ -191,19 +212,29 @@ class Ranker:
         if candidates.signals:
             best = {name: best_of(run, hits) for name, run in stages.items()}
             stages = {**candidates.signals, **best}
-        return Ranking(stages, candidates, {**watch.seconds, **candidates.seconds}, self.collection)
+        return Ranking(
+            stages, candidates, {**watch.seconds, **candidates.seconds}, self.collection
+        )
 
     def explain(
-        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
+        self,
+        ranking: Ranking,
+        doc_ids: Sequence[str] = (),
+        query_id: str = "",
+        show: int = 10,
     ) -> ExplainedTopic:
-        """Reasons for the ranks of a topic's posts; see :mod:`pipeline.explanation.topic`."""
+        """Reasons for the ranks of a topic's posts; see :mod:`tweetrerank.pipeline.explanation.topic`."""
         if self.model is None:
             raise UsageError(f"found {self.name}, expected a model with an explanation")
-        return explain(self.model, ranking, self.first_stage_name, doc_ids, query_id, show)
+        return explain(
+            self.model, ranking, self.first_stage_name, doc_ids, query_id, show
+        )
 
 
 def require_positive(name: str, value: object) -> int:
     """A number of posts; raises UsageError for another value."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise UsageError(f"`{name}`: found {value!r}, expected a whole number of at least 1")
+        raise UsageError(
+            f"`{name}`: found {value!r}, expected a whole number of at least 1"
+        )
     return int(value)

@@ -10,19 +10,26 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from indexes.engines.index import EngineIndex
-from indexes.index import LuceneIndex
-from indexes.methods import METHODS, EngineQuery, Method
-from indexes.posts import Post
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, aligned, best_of, ranked, read_run
-from pipeline.command.options import apply_changes
-from pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
-from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean, listed, note, say
-from rerankers.features.judged import JUDGED
-from rerankers.pairs import (
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.engine_index import EngineIndex
+from tweetrerank.indexes.lucene_index import LuceneIndex
+from tweetrerank.indexes.methods import METHODS, EngineQuery, Method
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import (
+    Run,
+    aligned,
+    best_of,
+    ranked,
+    read_run,
+)
+from tweetrerank.pipeline.command.options import apply_changes
+from tweetrerank.pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
+from tweetrerank.pipeline.text import did_you_mean, listed, note, say
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.features.judged import JUDGED
+from tweetrerank.rerankers.pairs import (
     FIRST_STAGE,
     NUMBER,
     ORDER,
@@ -33,8 +40,8 @@ from rerankers.pairs import (
     places_of,
     prior_of_rank,
 )
-from rerankers.reranker import Model
-from rerankers.text.spaces import ADAPTED
+from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.text.spaces import ADAPTED
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,9 @@ class Candidates:
 
     def keys(self) -> list[tuple[str, str]]:
         """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
-        return [(t.query_id, d) for t in self.topics for d in self.run.get(t.query_id, {})]
+        return [
+            (t.query_id, d) for t in self.topics for d in self.run.get(t.query_id, {})
+        ]
 
     def pairs(self) -> Pairs:
         """The candidates as pairs of texts, for a model; NaN where a signal is unknown."""
@@ -79,14 +88,20 @@ class Candidates:
         signals = {
             **{name: self._scores(run, np.nan) for name, run in self.signals.items()},
             **{
-                NUMBER + name: np.array([number_of(post.signals.get(name)) for post in posts])[rows]
+                NUMBER + name: np.array(
+                    [number_of(post.signals.get(name)) for post in posts]
+                )[rows]
                 for name in numbers
             },
             FIRST_STAGE: np.where(of_pairs == "scores", scores, np.nan),
             ORDER: np.where(of_pairs != "nothing", order, np.nan),
             PRIOR: self._scores(priors, 0.0),
         }
-        known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
+        known = (
+            [self.resources.get(t.query_id, {}) for t in self.topics]
+            if self.resources
+            else ()
+        )
         return replace(pairs, signals=signals, resources=known)
 
     def scored_by(self, model: Model) -> Run:
@@ -103,7 +118,9 @@ class Candidates:
             found = {d: s for d, s in zip(doc_ids, left, strict=False) if s == s}
             if rest := self.rest.get(topic.query_id):
                 lowest = min(found.values(), default=0.0) - 1.0
-                found |= {doc_id: lowest - 1.0 + score for doc_id, score in rest.items()}
+                found |= {
+                    doc_id: lowest - 1.0 + score for doc_id, score in rest.items()
+                }
             if found:
                 run[topic.query_id] = found
         return run
@@ -124,12 +141,18 @@ class Candidates:
             list(self.posts),
         )
 
-    def _scores(self, run: Run, unknown: float, kind: type = np.float32) -> npt.NDArray[Any]:
+    def _scores(
+        self, run: Run, unknown: float, kind: type = np.float32
+    ) -> npt.NDArray[Any]:
         """[P] scores of a run, in the order of :meth:`pairs`."""
         if not run:
             return np.full(len(self), unknown, dtype=kind)
         found = (
-            map(run.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
+            map(
+                run.get(topic.query_id, {}).get,
+                self.run.get(topic.query_id, {}),
+                repeat(unknown),
+            )
             for topic in self.topics
         )
         return np.fromiter(chain.from_iterable(found), dtype=kind)
@@ -156,12 +179,16 @@ def priors_of(runs: Sequence[Run]) -> Run:
 
     def priors(scores: Mapping[str, float]) -> dict[str, float]:
         values = prior_of_rank(np.arange(1, len(scores) + 1)).tolist()
-        return {doc_id: v for (doc_id, _), v in zip(ranked(scores), values, strict=True)}
+        return {
+            doc_id: v for (doc_id, _), v in zip(ranked(scores), values, strict=True)
+        }
 
     return mean_over(runs, priors)
 
 
-def mean_over(runs: Sequence[Run], of: Callable[[dict[str, float]], dict[str, float]]) -> Run:
+def mean_over(
+    runs: Sequence[Run], of: Callable[[dict[str, float]], dict[str, float]]
+) -> Run:
     """The mean over ``runs`` of each candidate's value ``of`` a topic's scores, 0 outside a run."""
     total: Run = {}
     for run in runs:
@@ -186,7 +213,9 @@ class Retriever(Protocol):
 def without_own_ids(run: Run) -> Run:
     """A run in which a topic's results lack the post of its id, as in BEIR's evaluation."""
     if any(query_id in scores for query_id, scores in run.items()):
-        note("a post with the id of the query does not count as its result, as in BEIR's figures")
+        note(
+            "a post with the id of the query does not count as its result, as in BEIR's figures"
+        )
     return {q: {d: s for d, s in scores.items() if d != q} for q, scores in run.items()}
 
 
@@ -196,7 +225,9 @@ class IndexRetriever:
 
     index: LuceneIndex | EngineIndex
     method: Method
-    skips_own_id: bool = False  # Whether a post with the id of a topic is none of its results
+    skips_own_id: bool = (
+        False  # Whether a post with the id of a topic is none of its results
+    )
 
     @property
     def name(self) -> str:
@@ -209,7 +240,9 @@ class IndexRetriever:
         if not self.skips_own_id:
             return run
         kept = without_own_ids(run).items()
-        return {query_id: dict(islice(scores.items(), hits)) for query_id, scores in kept}
+        return {
+            query_id: dict(islice(scores.items(), hits)) for query_id, scores in kept
+        }
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The best ``hits`` posts of each topic, none of them later than the topic."""
@@ -225,7 +258,9 @@ class RunRetriever:
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
     """doc_ids -> those posts that the collection has."""
     name: str  # Name of the run, for reports and messages
-    skip_unknown: bool = False  # Leave out posts that the collection lacks; else they are an error
+    skip_unknown: bool = (
+        False  # Leave out posts that the collection lacks; else they are an error
+    )
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The first ``hits`` posts of each topic in the run. Where posts are left out, the others
@@ -233,7 +268,9 @@ class RunRetriever:
         topics, or posts that the collection lacks."""
         query_ids = [topic.query_id for topic in topics]
         known = aligned(self.run, query_ids, self.name)
-        run = {query_id: known[query_id] for query_id in query_ids if known.get(query_id)}
+        run = {
+            query_id: known[query_id] for query_id in query_ids if known.get(query_id)
+        }
         if not run:
             raise DataError(
                 f"{self.name}: found results for {listed(list(self.run))}, expected some for "
@@ -246,12 +283,17 @@ class RunRetriever:
             return Candidates(topics, best_of(kept, hits), posts)
         found = f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection"
         if not self.skip_unknown or not posts:
-            advice = "" if self.skip_unknown else ", or leave them out by --skip-unknown"
+            advice = (
+                "" if self.skip_unknown else ", or leave them out by --skip-unknown"
+            )
             raise DataError(
                 f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
             )
         say(f"{found}; left out before and after")
-        kept = {q: {d: s for d, s in scores.items() if d in posts} for q, scores in run.items()}
+        kept = {
+            q: {d: s for d, s in scores.items() if d in posts}
+            for q, scores in run.items()
+        }
         best = best_of({q: scores for q, scores in kept.items() if scores}, hits)
         return Candidates(topics, best, posts, priors=priors_of([run]))
 
@@ -267,7 +309,10 @@ class GivenRetriever:
         """All given candidates of each topic, whatever ``hits``."""
         given = self.collection.given_candidates or {}
         run = {topic.query_id: given.get(topic.query_id, {}) for topic in topics}
-        posts, forms = self.collection.find_posts(doc_ids_of(run)), dict.fromkeys(run, "nothing")
+        posts, forms = (
+            self.collection.find_posts(doc_ids_of(run)),
+            dict.fromkeys(run, "nothing"),
+        )
         # Without scores there are no ranks to make priors of.
         return Candidates(topics, run, posts, priors={}, forms=forms)
 
@@ -279,7 +324,7 @@ def retriever_for(
     parameters: Sequence[str] = (),
     skip_unknown: bool = False,
 ) -> Retriever:
-    """The source of a collection's candidates, for the arguments of :func:`pipeline.ranker`.
+    """The source of a collection's candidates, for the arguments of :func:`tweetrerank.pipeline.ranker`.
     ``candidates`` None searches the index, or takes the candidates that come with the topics."""
     if candidates:
         run = read_run(collection.runs.get(candidates, Path(candidates)))
@@ -292,7 +337,9 @@ def retriever_for(
     return IndexRetriever(collection.open_index(), found, collection.skips_own_id)
 
 
-def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
+def _method(
+    collection: Collection, name: str | None, parameters: Sequence[str]
+) -> Method:
     """The method of this name with its changes; that of the index, if it has one of its own."""
     offered = collection.methods
     if collection.engine and not offered:
@@ -303,7 +350,9 @@ def _method(collection: Collection, name: str | None, parameters: Sequence[str])
         similar = did_you_mean(str(name), list(METHODS))
         problem = f"found {name!r}, expected one of {', '.join(METHODS)}{similar}"
     else:
-        found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
+        found: Method = apply_changes(
+            METHODS[name or DEFAULT_METHOD](), parameters, "--parameter"
+        )
         if found.name in offered or not collection.engine:
             return found
         problem = (

@@ -32,10 +32,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.service import formats
-from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
-from pipeline.service.models import Models, Queue, Scores, ServedModel, give_back
-from pipeline.service.requests import (
+from tweetrerank.pipeline.service import formats
+from tweetrerank.pipeline.service.formats import (
+    PATHS,
+    TEI,
+    ScoreRequest,
+    ScoreResponse,
+    assumed,
+)
+from tweetrerank.pipeline.service.requests import (
     LOG,
     BodyReader,
     ErrorFormat,
@@ -48,8 +53,23 @@ from pipeline.service.requests import (
     deadline_of,
     unless_gone,
 )
-from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
-from rerankers.text.words import MAX_CHARACTERS
+from tweetrerank.pipeline.service.served_models import (
+    Models,
+    Queue,
+    Scores,
+    ServedModel,
+    give_back,
+)
+from tweetrerank.rerankers.pairs import (
+    FIRST_STAGE,
+    NUMBER,
+    ORDER,
+    PRIOR,
+    Pairs,
+    places_of,
+    prior_of_rank,
+)
+from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 WINDOWS = 8_000_000
 """Bytes of the scores of the last lists, kept for their caller: the next page of a search needs
@@ -85,7 +105,9 @@ def build(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         if reload:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading(reload))
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGHUP, reloading(reload)
+            )
             watch = asyncio.create_task(_watch())
         yield
         if reload:
@@ -94,14 +116,18 @@ def build(
         if proxy:
             await proxy.upstream.close()
 
-    paths = [path for name in PATHS for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))]
+    paths = [
+        path for name in PATHS for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))
+    ]
     own = [*(Route(path, service.endpoint, methods=["POST"]) for path in paths), *page]
     own += _information(service)
     if events:
         own.append(_events(service, events))
     app = Starlette(
         routes=[*([proxy.root] if proxy else ()), *own],
-        exception_handlers=dict.fromkeys((RequestError, HTTPException, Exception), _refuse),
+        exception_handlers=dict.fromkeys(
+            (RequestError, HTTPException, Exception), _refuse
+        ),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -148,7 +174,9 @@ def _events(service: "Service", log: Any) -> Route:
             content = formats.decoded(body, Any)
         events = content if isinstance(content, list) else [content]
         if len(events) > MOST_EVENTS:
-            raise RequestError("many", f"found {len(events):,} events, expected {MOST_EVENTS:,}")
+            raise RequestError(
+                "many", f"found {len(events):,} events, expected {MOST_EVENTS:,}"
+            )
         accepted = log.events(events)
         return JSONResponse({"accepted": accepted, "unknown": len(events) - accepted})
 
@@ -173,7 +201,9 @@ class Service:
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
         self._in_order, self.bodies = in_order, BodyReader(limits)
-        self._windows = LRUCache[bytes, Scores](WINDOWS, lambda scores: scores.nbytes + 100)
+        self._windows = LRUCache[bytes, Scores](
+            WINDOWS, lambda scores: scores.nbytes + 100
+        )
         self.queue = Queue(threads, limits.waiting_documents, limits.waiting_requests)
         self.metrics = Metrics()
 
@@ -207,7 +237,11 @@ class Service:
     ) -> ScoreResponse:
         """The scores of a request, whose sizes and times are added to the record; RequestError if
         the queue is full, or the deadline is past."""
-        query, texts, order = request.options.query, request.texts, request.options.order
+        query, texts, order = (
+            request.options.query,
+            request.texts,
+            request.options.order,
+        )
         record.model, record.device = model.name, model.device
         record.documents += len(texts)
         record.truncated += request.truncated
@@ -219,16 +253,24 @@ class Service:
         pairs, rows = pairs_of(request, model, in_order)
         numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
         record.unknown_signals += int(np.isnan(numbers).sum())
-        record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
+        record.words += sum(
+            text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts]
+        )
         key = _key(pairs, model, record.caller) if model.reads_lists else b""
         scores = self._windows.get(key)
         hits = len(pairs)
         if scores is None:
             scorer, name = model.scorer, model.name
-            hits_before, ask = scorer.counts(name)["hits"], partial(scorer.ask, name, pairs)
+            hits_before, ask = (
+                scorer.counts(name)["hits"],
+                partial(scorer.ask, name, pairs),
+            )
             scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
             self.metrics.of("te_batch_next_size").observe(len(pairs))
-            record.queue, record.inference = max(record.queue, queued), record.inference + inference
+            record.queue, record.inference = (
+                max(record.queue, queued),
+                record.inference + inference,
+            )
             # Of other requests too, at the same time.
             hits = min(max(0, scorer.counts(name)["hits"] - hits_before), len(pairs))
         record.cache_hits += hits
@@ -253,14 +295,18 @@ def pairs_of(
         if request.options.mix != "neural":
             signals |= {FIRST_STAGE: scores, ORDER: places}
     for name in model.numbers:
-        signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
+        signals[NUMBER + name] = np.array(
+            request.signals.get(name, [np.nan] * len(texts))
+        )
     query = request.options.query[:MAX_CHARACTERS]
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows, signals)
     if model.reads_lists:
         return pairs, rows
     signals = {name: signals[name] for name in model.signals & signals.keys()}
     number: dict[tuple[Any, ...], int] = {}
-    keys = zip(texts, urls, *(values.tolist() for values in signals.values()), strict=True)
+    keys = zip(
+        texts, urls, *(values.tolist() for values in signals.values()), strict=True
+    )
     rows = np.array([number.setdefault(key, len(number)) for key in keys])
     first = np.unique(rows, return_index=True)[1]
     return replace(pairs, signals=signals).take(first), rows
@@ -270,7 +316,9 @@ def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
     """Hash of all that the scores of a list depend on, and of whom they are kept for."""
     texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
     signals = {name: values.tobytes() for name, values in pairs.signals.items()}
-    content = f"{[*map(len, texts)]}{[*signals]}{''.join(texts)}".encode("utf-8", "surrogatepass")
+    content = f"{[*map(len, texts)]}{[*signals]}{''.join(texts)}".encode(
+        "utf-8", "surrogatepass"
+    )
     return hashlib.blake2b(b"".join([caller, content, *signals.values()])).digest()
 
 
@@ -278,7 +326,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
     """The response without a result; a mistake of ours is raised again after it, and logged."""
     record, headers = request.state.record, dict[str, str]()
     if isinstance(error, HTTPException):
-        kind, headers = "method" if error.status_code == 405 else "path", {**(error.headers or {})}
+        kind, headers = (
+            "method" if error.status_code == 405 else "path",
+            {**(error.headers or {})},
+        )
         problem = f"found {request.method} {request.url.path[:100]}"
         error = RequestError(kind, f"{problem}, expected a path of /openapi.json")
     elif not isinstance(error, RequestError):
@@ -297,13 +348,24 @@ class ServiceMiddleware:
     ``own``: paths that are ours, and need a key; None is all."""
 
     def __init__(self, app: ASGIApp, service: Service, own: Set[str] | None) -> None:
-        self.app, self.service, self._limits, self._own = app, service, service.limits, own
+        self.app, self.service, self._limits, self._own = (
+            app,
+            service,
+            service.limits,
+            own,
+        )
         self._cors = CORSMiddleware(
             app,
             service.limits.origins,
             ("GET", "POST"),
             allow_headers=("*",),
-            expose_headers=("x-request-id", "x-mix", "x-model", "x-search-id", "retry-after"),
+            expose_headers=(
+                "x-request-id",
+                "x-mix",
+                "x-model",
+                "x-search-id",
+                "retry-after",
+            ),
         )
         self._buckets = LRUCache[str, tuple[float, float]](MOST_CLIENTS)
 
@@ -331,7 +393,9 @@ class ServiceMiddleware:
             await send(message)
 
         try:
-            is_own = self._own is None or path in self._own or path.startswith("/v1/models/")
+            is_own = (
+                self._own is None or path in self._own or path.startswith("/v1/models/")
+            )
             app = self._cors if self._limits.origins and is_own else self.app
             if error := self._refused(record, headers, is_own):
                 app = wire.refuse(error, record)
@@ -347,7 +411,9 @@ class ServiceMiddleware:
             if record.format or record.engine:
                 self.service.metrics.request(record)
 
-    def _refused(self, record: Record, headers: Headers, is_own: bool) -> RequestError | None:
+    def _refused(
+        self, record: Record, headers: Headers, is_own: bool
+    ) -> RequestError | None:
         """Why a request is not answered."""
         path, method = record.path, record.method
         if len(headers) > MOST_HEADERS:
@@ -358,14 +424,28 @@ class ServiceMiddleware:
         if hosts and host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
             problem = f"found the host {host[:100]!r}, expected {', '.join(hosts)}; name others by "
             return RequestError("host", problem + "--allow-host")
-        if self._limits.rate and path not in PROBES and self._is_too_often(record.client):
-            return RequestError("rate", f"found more than {self._limits.rate} requests in a second")
+        if (
+            self._limits.rate
+            and path not in PROBES
+            and self._is_too_often(record.client)
+        ):
+            return RequestError(
+                "rate", f"found more than {self._limits.rate} requests in a second"
+            )
         # The path of the page is that of scores, too.
         is_public = path in PUBLIC and (path, method) != ("/", "POST")
-        is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
+        is_preflight = (
+            method == "OPTIONS" and "access-control-request-method" in headers
+        )
         is_free = is_public or not is_own or (is_preflight and self._limits.origins)
-        if self._limits.keys and not is_free and not _is_known(headers, self._limits.keys):
-            return RequestError("key", "found no known key, expected `Authorization: Bearer KEY`")
+        if (
+            self._limits.keys
+            and not is_free
+            and not _is_known(headers, self._limits.keys)
+        ):
+            return RequestError(
+                "key", "found no known key, expected `Authorization: Bearer KEY`"
+            )
         return None
 
     def _is_too_often(self, client: str) -> bool:
@@ -406,7 +486,9 @@ def _information(service: Service) -> list[Route]:
             "model_sha": model.version,
             "model_dtype": "float32",
             "served_model_name": model.name,
-            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+            "model_type": {
+                "reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+            },
             "max_concurrent_requests": limits.waiting_requests,
             # Tokens, by TEI; here characters of a passage.
             "max_input_length": MAX_CHARACTERS,
@@ -427,7 +509,9 @@ def _information(service: Service) -> list[Route]:
         return JSONResponse(_described(models.choose(request.path_params["id"], False)))
 
     def listed(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [*map(_described, models.served.values())]})
+        return JSONResponse(
+            {"object": "list", "data": [*map(_described, models.served.values())]}
+        )
 
     return [
         *(Route(path, health) for path in ("/health", "/ping")),
@@ -436,7 +520,9 @@ def _information(service: Service) -> list[Route]:
         Route("/info", info),
         *(Route(path, listed) for path in ("/models", "/v1/models")),
         Route("/v1/models/{id}", one_model),
-        Route("/openapi.json", JSONResponse(openapi(bool(limits.keys))), methods=["GET"]),
+        Route(
+            "/openapi.json", JSONResponse(openapi(bool(limits.keys))), methods=["GET"]
+        ),
     ]
 
 

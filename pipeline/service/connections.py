@@ -13,13 +13,15 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pipeline.errors import DataError
+from tweetrerank.indexes.data_error import DataError
 
 MOST = 2000
 """Connections at a time; a further one takes the place of the one that is idle for longest."""
 OTHER_FILES = 256  # Open files that are no connections of clients
 HEAD_BYTES = 65_536  # Of a request line and headers
-HEAD_SECONDS = 10.0  # For the arrival of the first byte, and from it to the end of the headers
+HEAD_SECONDS = (
+    10.0  # For the arrival of the first byte, and from it to the end of the headers
+)
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
 GRACE = 30  # Seconds that requests have for their end after a signal
@@ -39,11 +41,17 @@ class Connection(H11Protocol):
         close = self.timeout_keep_alive_handler
         self.timeout_keep_alive_task = self.loop.call_later(self.head_seconds, close)
         every = [c for c in self.connections if isinstance(c, Connection)]
-        of_client = [c for c in every if c.client and self.client and c.client[0] == self.client[0]]
+        of_client = [
+            c
+            for c in every
+            if c.client and self.client and c.client[0] == self.client[0]
+        ]
         if self.most_of_client and len(of_client) > self.most_of_client:
             transport.abort()
         elif len(every) > self.most:
-            min((c for c in every if c.is_idle), key=lambda c: c._idle_since).transport.abort()
+            min(
+                (c for c in every if c.is_idle), key=lambda c: c._idle_since
+            ).transport.abort()
 
     @property
     def is_idle(self) -> bool:
@@ -86,7 +94,9 @@ def tls_of(*files: Path | None, known: ssl.SSLContext | None = None) -> ssl.SSLC
                 each.load_verify_locations(authorities)
                 each.verify_mode = ssl.CERT_REQUIRED
         except OSError as error:
-            expected = "a certificate, its key without a password, and authorities, in PEM"
+            expected = (
+                "a certificate, its key without a password, and authorities, in PEM"
+            )
             problem = getattr(error, "reason", None) or error.strerror or error
             named = ", ".join(str(path) for path in files if path)
             raise DataError(f"{named}: {problem}; expected {expected}") from None
@@ -100,11 +110,15 @@ class Server(uvicorn.Server):
         """Listen."""
         if self.config.ssl:
             loop: Any = asyncio.get_running_loop()
-            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)
+            loop.create_server = partial(
+                loop.create_server, ssl_handshake_timeout=HEAD_SECONDS
+            )
         await super().startup(sockets)
 
 
-def config(app: ASGIApp, context: ssl.SSLContext | None = None, **options: Any) -> uvicorn.Config:
+def config(
+    app: ASGIApp, context: ssl.SSLContext | None = None, **options: Any
+) -> uvicorn.Config:
     """uvicorn's settings for this service; its open files are raised to what it needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < (soft_needed := MOST + OTHER_FILES):

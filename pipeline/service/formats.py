@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 from orjson import Fragment
 
-from pipeline.service.requests import ErrorFormat, Record, RequestError
-from rerankers.pairs import number_of
-from rerankers.text.words import MAX_CHARACTERS
+from tweetrerank.pipeline.service.requests import ErrorFormat, Record, RequestError
+from tweetrerank.rerankers.pairs import number_of
+from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 _SURROGATES = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
@@ -38,7 +38,9 @@ Order = Literal["first_stage", "unknown"]
 
 Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Scores are in single precision
 Count = Annotated[int, Meta(ge=0)]
-Names = Annotated[list[str], Meta(max_length=100)]  # All are looked for in each document
+Names = Annotated[
+    list[str], Meta(max_length=100)
+]  # All are looked for in each document
 
 
 class Document(Struct):
@@ -90,7 +92,9 @@ class ScoreRequest:
     first_stage: Sequence[float] | None = None
     signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Name -> [D] numbers beside the texts, NaN where there are none."""
-    weight: float | None = None  # Share of the model beside the first stage, both by min–max
+    weight: float | None = (
+        None  # Share of the model beside the first stage, both by min–max
+    )
     truncated: int = 0  # Number of documents that were cut as the request says
     is_tei: bool = False  # Whether the request had ``texts``
 
@@ -122,7 +126,9 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
         objects = request.texts or request.documents or ()
     if not (request and request.rank_fields):
         request = decoded(body, Request)
-    is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
+    is_tei = request.texts is not None and (
+        bool(request.texts) or not request.documents
+    )
     name = "texts" if is_tei else "documents"
     posts = _posts(request, name, most)
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
@@ -131,13 +137,19 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
             texts[row], urls[row] = between_links(post.text)
     truncated, whole = 0, texts
     if request.max_tokens_per_doc:
-        texts = [text[: CHARACTERS_OF_TOKEN * request.max_tokens_per_doc] for text in texts]
+        texts = [
+            text[: CHARACTERS_OF_TOKEN * request.max_tokens_per_doc] for text in texts
+        ]
         truncated = sum(map(ne, whole, texts))
     if request.truncate is False or request.truncation is False:
         for row, text in enumerate([request.query, *texts]):
             if len(text) > MAX_CHARACTERS:
-                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
-                problem = f"{name}[{row - 1}]: {problem}" if row else f"query: {problem}"
+                problem = (
+                    f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
+                )
+                problem = (
+                    f"{name}[{row - 1}]: {problem}" if row else f"query: {problem}"
+                )
                 raise RequestError("value", f"{problem}, as no part may be left out")
     if request.needs_text and len(texts) > 1 and not any(texts):
         expected = "expected some text: leave the fields of the search pipeline in the search's"
@@ -145,7 +157,9 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
         raise RequestError("value", problem)
     first = _first_stage(posts, name, request.mix == "interpolated")
     numbers = {name: [_number(post, name) for post in objects] for name in signals}
-    return ScoreRequest(request, texts, urls, first, numbers, truncated=truncated, is_tei=is_tei)
+    return ScoreRequest(
+        request, texts, urls, first, numbers, truncated=truncated, is_tei=is_tei
+    )
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -162,10 +176,14 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
             if missing := _MISSING.fullmatch(message):
                 path = f"{path}.{missing[1]}" if path else missing[1]
                 message = "found no value, expected one"
-            raise RequestError("value", f"{path}: {message}" if path else message) from None
+            raise RequestError(
+                "value", f"{path}: {message}" if path else message
+            ) from None
         except (ValueError, RecursionError) as error:
             if is_last or isinstance(error, RecursionError):
-                raise RequestError("json", f"found no JSON in the body: {error}") from None
+                raise RequestError(
+                    "json", f"found no JSON in the body: {error}"
+                ) from None
         body = body.replace(rb"\\", rb"\u005c")
         body = _SURROGATES.sub(lambda m: m[0] if m[1] else rb"\ufffd", body)
     raise AssertionError
@@ -175,12 +193,17 @@ def _posts(request: Request, name: str, most: int) -> Sequence[Document]:
     """The documents of a request's field ``name``; raises RequestError."""
     documents, fields = getattr(request, name) or (), request.rank_fields or ()
     if not documents:
-        raise RequestError("empty", f"{name}: found no documents, expected at least one")
+        raise RequestError(
+            "empty", f"{name}: found no documents, expected at least one"
+        )
     if len(documents) > most:
         problem = f"{name}: found {len(documents)} documents, expected at most {most}"
         raise RequestError("many", problem)
     try:
-        posts = [_joined(post, fields) if isinstance(post, dict) else post for post in documents]
+        posts = [
+            _joined(post, fields) if isinstance(post, dict) else post
+            for post in documents
+        ]
     except (ValueError, RecursionError) as error:
         problem = f"{name}: found a field that cannot be read: {error}"
         raise RequestError("value", problem) from None
@@ -190,7 +213,9 @@ def _posts(request: Request, name: str, most: int) -> Sequence[Document]:
 def _joined(post: Mapping[str, Raw], names: Sequence[str]) -> Document:
     """A document of the values of some fields, which are JSON if not texts; raises ValueError."""
     values = [bytes(post[name]) for name in names if name in post]
-    texts = [str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values]
+    texts = [
+        str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values
+    ]
     own = {*Document.__struct_fields__} & post.keys()
     read = {name: msgspec.json.decode(post[name]) for name in own}
     return msgspec.convert({**read, "text": " ".join(texts)}, Document, strict=False)
@@ -203,14 +228,22 @@ def _number(post: str | dict[str, Raw], name: str) -> float:
     return number_of(decoded(bytes(post[name]), Any))
 
 
-def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
+def _first_stage(
+    posts: Sequence[Document], name: str, needed: bool
+) -> Sequence[float] | None:
     """Scores of all documents, or None; raises RequestError if only some have one."""
     scores = [post.first_stage_score for post in posts]
     if len(known := [score for score in scores if score is not None]) == len(posts):
         return known
     if known or needed:
-        some = f"{len(known)} of the {len(posts)} documents have one" if known else "mix needs them"
-        problem = f"{name}[{scores.index(None)}].first_stage_score: found none, but {some}"
+        some = (
+            f"{len(known)} of the {len(posts)} documents have one"
+            if known
+            else "mix needs them"
+        )
+        problem = (
+            f"{name}[{scores.index(None)}].first_stage_score: found none, but {some}"
+        )
         raise RequestError("value", f"{problem}; expected one for each document")
     return None
 
@@ -247,14 +280,17 @@ class Rerank(ErrorFormat):
     """``results`` as Cohere, Jina and vLLM have them, and Voyage's ``data``; a wire format."""
 
     name = "rerank"
-    echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
+    echoes: ClassVar[bool] = (
+        False  # Whether texts come back to a request that does not say
+    )
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
         """The body of a response, as orjson writes it: a document is an object in ``results``, a
         text in ``data``; usage counts words."""
         data = self.results(response, "relevance_score", "document")
         results = [
-            d | {"document": {"text": d["document"]}} if "document" in d else d for d in data
+            d | {"document": {"text": d["document"]}} if "document" in d else d
+            for d in data
         ]
         version = {"version": "2" if record.path.startswith("/v2/") else "1"}
         return {
@@ -268,13 +304,20 @@ class Rerank(ErrorFormat):
             "usage": {"prompt_tokens": record.words, "total_tokens": record.words},
         }
 
-    def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
+    def results(
+        self, response: ScoreResponse, score: str, field: str
+    ) -> list[dict[str, Any]]:
         """The documents as objects, with a field for the text if it comes back."""
         texts, options = response.request.texts, response.request.options
-        echo = options.return_documents if options.return_text is None else options.return_text
+        echo = (
+            options.return_documents
+            if options.return_text is None
+            else options.return_text
+        )
         has_text = self.echoes if echo is None else echo
         return [
-            {"index": row, score: Fragment(value)} | ({field: texts[row]} if has_text else {})
+            {"index": row, score: Fragment(value)}
+            | ({field: texts[row]} if has_text else {})
             for row, value in response.best()
         ]
 
@@ -288,7 +331,11 @@ class Tei(Rerank):
 
     name = "tei"
     statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
-    types: ClassVar = {"empty": "Empty", "overload": "Overloaded", "deadline": "Overloaded"}
+    types: ClassVar = {
+        "empty": "Empty",
+        "overload": "Overloaded",
+        "deadline": "Overloaded",
+    }
     types |= {"internal": "Backend", "unready": "Unhealthy", "key": "Unauthorized"}
     types |= {"path": "NotFound"}
 
@@ -298,7 +345,10 @@ class Tei(Rerank):
 
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A text, and a word for its kind."""
-        return {"error": error.message, "error_type": self.types.get(error.kind, "Validation")}
+        return {
+            "error": error.message,
+            "error_type": self.types.get(error.kind, "Validation"),
+        }
 
 
 class Vllm(Rerank):
@@ -318,7 +368,11 @@ class Infinity(Rerank):
     def write(self, response: ScoreResponse, record: Record) -> Any:
         """The body of a response."""
         content = super().write(response, record)
-        more = {"object": "rerank", "results": content.pop("data"), "created": int(time.time())}
+        more = {
+            "object": "rerank",
+            "results": content.pop("data"),
+            "created": int(time.time()),
+        }
         return content | more
 
 

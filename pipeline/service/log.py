@@ -21,19 +21,30 @@ from typing import Any, NamedTuple
 
 from cachetools import LRUCache
 
-from indexes.files import write_bytes
-from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_line, read_event
-from pipeline.errors import DataError
-from pipeline.service.models import Models, ServedModel
-from pipeline.service.proxy.search import Hit, Window
-from pipeline.service.requests import LOG, Record, RequestError
-from rerankers.text.words import MAX_CHARACTERS
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import write_bytes
+from tweetrerank.pipeline.collections.click_log import (
+    CHALLENGER,
+    CHAMPION,
+    WRONG,
+    checked_line,
+    read_event,
+)
+from tweetrerank.pipeline.service.proxy.page_search import Hit, Window
+from tweetrerank.pipeline.service.requests import LOG, Record, RequestError
+from tweetrerank.pipeline.service.served_models import Models, ServedModel
+from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
-MOST_WAITING, PLACE = 32_000_000, 1000  # Bytes of lines that wait; of a place in the queue
+MOST_WAITING, PLACE = (
+    32_000_000,
+    1000,
+)  # Bytes of lines that wait; of a place in the queue
 MOST_NAMED = 20_000  # Last searches that the client has named, whose events are taken
 
 
-def team_draft(own: Sequence[int], other: Sequence[int], seed: str) -> tuple[list[int], list[int]]:
+def team_draft(
+    own: Sequence[int], other: Sequence[int], seed: str
+) -> tuple[list[int], list[int]]:
     """Two rankings of the same rows in one, and the team of each place.
 
     Team-draft interleaving (Radlinski, Kurup & Joachims, CIKM 2008, section 5.2): in each round a
@@ -46,7 +57,9 @@ def team_draft(own: Sequence[int], other: Sequence[int], seed: str) -> tuple[lis
     left = {CHAMPION: iter(own[same:]), CHALLENGER: iter(other[same:])}
     while len(teams) < len(own):
         for team in coins.sample((CHAMPION, CHALLENGER), 2):
-            if (row := next((row for row in left[team] if row not in teams), None)) is not None:
+            if (
+                row := next((row for row in left[team] if row not in teams), None)
+            ) is not None:
                 teams[row] = team
     return [*teams], [*teams.values()]
 
@@ -72,13 +85,25 @@ class SearchLog:
         self._share, self._run_id, self._name = share, os.urandom(4).hex(), ""
         if not (path := folder / "key").exists():
             if any(folder.glob("searches-*")):
-                LOG.warning("%s: lost, and made anew; events of old searches are refused", path)
+                LOG.warning(
+                    "%s: lost, and made anew; events of old searches are refused", path
+                )
             write_bytes(path, os.urandom(32))
         path.chmod(0o600)
         if len(key := path.read_bytes()) != 32:
-            raise DataError(f"{path}: found {len(key)} bytes, expected 32; delete the file")
-        self._key, self._named, self._lock = key, LRUCache[str, str](MOST_NAMED), threading.Lock()
-        self.counts, self._told, self._waiting = {"written": 0, "dropped": 0, "unknown": 0}, 0, 0
+            raise DataError(
+                f"{path}: found {len(key)} bytes, expected 32; delete the file"
+            )
+        self._key, self._named, self._lock = (
+            key,
+            LRUCache[str, str](MOST_NAMED),
+            threading.Lock(),
+        )
+        self.counts, self._told, self._waiting = (
+            {"written": 0, "dropped": 0, "unknown": 0},
+            0,
+            0,
+        )
         self._writer = ThreadPoolExecutor(1, "log")
 
     async def rank(
@@ -91,7 +116,11 @@ class SearchLog:
         hits: Sequence[Hit],
     ) -> Ranked:
         """The ranking of a window by a model's ``score`` of its hits; raises RequestError."""
-        given, teams, rival = window.ubi and window.ubi.query_id, None, models.challenger
+        given, teams, rival = (
+            window.ubi and window.ubi.query_id,
+            None,
+            models.challenger,
+        )
         search_id = (given and self.known(given)) or given or os.urandom(16).hex()
         is_drawn = random.Random(f"share {search_id}").random() < self._share
         # A further page must go on with the same list, which only an id of the client tells.
@@ -100,7 +129,9 @@ class SearchLog:
         version, other_version = model.version, rival and rival.version
         work = [score(model, record)]
         if rival and is_drawn and is_default and other_version != version:
-            work.append(score(rival, replace(record, documents=0, cache_hits=0, texts=())))
+            work.append(
+                score(rival, replace(record, documents=0, cache_hits=0, texts=()))
+            )
         scored, *others = await asyncio.gather(*work, return_exceptions=True)
         if isinstance(scored, BaseException):
             raise scored
@@ -108,7 +139,9 @@ class SearchLog:
         order = [row for row, _ in rows]
         for other in others:
             if isinstance(other, BaseException):
-                LOG.error("request %s: the challenger fails: %s", record.request_id, other)
+                LOG.error(
+                    "request %s: the challenger fails: %s", record.request_id, other
+                )
                 continue
             order, teams = team_draft(order, other.order, search_id)
             # Clients expect descending scores, which two models together do not have.
@@ -124,22 +157,34 @@ class SearchLog:
 
     def digest(self, text: str) -> str:
         """A keyed hash."""
-        return hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256").hex()[:32]
+        return hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256").hex()[
+            :32
+        ]
 
     def known(self, name: str) -> str:
         """The id of a logged search, from its signed one or from the client's; else nothing."""
         search_id, _, digest = name.rpartition(".")
-        is_signed = hmac.compare_digest(digest.encode(), self.digest(search_id).encode())
+        is_signed = hmac.compare_digest(
+            digest.encode(), self.digest(search_id).encode()
+        )
         return search_id if is_signed else self._named.get(name, "")
 
-    def search(self, search: dict[str, Any], query: str, client: str, is_named: bool) -> str:
+    def search(
+        self, search: dict[str, Any], query: str, client: str, is_named: bool
+    ) -> str:
         """Queue a search, and give its signed id; ``is_named``: its id is the client's."""
         search_id = search["query_id"]
         if is_named:
             self._named[search_id] = search_id
         # Further searches of a client for the same have no further vote.
         search["voter"] = self.digest(f"{client}\n{' '.join(query.casefold().split())}")
-        self.write([search | {"user_query": query[:MAX_CHARACTERS]} if self._is_plain else search])
+        self.write(
+            [
+                search | {"user_query": query[:MAX_CHARACTERS]}
+                if self._is_plain
+                else search
+            ]
+        )
         return f"{search_id}.{self.digest(search_id)}"
 
     def events(self, records: Sequence[Any]) -> int:
@@ -152,12 +197,20 @@ class SearchLog:
                     raise ValueError('found no "action_name"')
             except WRONG as error:
                 raise RequestError("value", f"[{number}]: {error}") from None
-            event = {"time": time.time(), "query_id": self.known(search_id), "action_name": action}
+            event = {
+                "time": time.time(),
+                "query_id": self.known(search_id),
+                "action_name": action,
+            }
             if event["query_id"]:
-                events.append(event | {"event_attributes": {"object": {"object_id": doc_id}}})
+                events.append(
+                    event | {"event_attributes": {"object": {"object_id": doc_id}}}
+                )
         self.counts["unknown"] += len(records) - len(events)
         if records and not events:
-            raise RequestError("value", "found no known search, expected its X-Search-Id")
+            raise RequestError(
+                "value", "found no known search, expected its X-Search-Id"
+            )
         if not self.write(events):
             raise RequestError("overload", "too many events wait to be written")
         return len(events)
@@ -187,11 +240,15 @@ class SearchLog:
                 # By the newest file's day: a clock that jumps deletes none.
                 files = self.folder.glob("searches-????-??-??-*.jsonl")
                 days = {path: path.name[9:19] for path in files}
-                newest = max((day for day in days.values() if day <= today), default=today)
+                newest = max(
+                    (day for day in days.values() if day <= today), default=today
+                )
                 oldest = f"{date.fromisoformat(newest) - self._days}"
                 for path in (path for path, day in days.items() if day < oldest):
                     path.unlink(missing_ok=True)
-            with open(self.folder / name, "ab", 0, opener=partial(os.open, mode=0o600)) as stream:
+            with open(
+                self.folder / name, "ab", 0, opener=partial(os.open, mode=0o600)
+            ) as stream:
                 size = stream.tell()
                 if stream.write(lines) < len(lines):
                     stream.truncate(size)
@@ -205,6 +262,8 @@ class SearchLog:
     def _lose(self, count: int, problem: str) -> None:
         with self._lock:
             self.counts["dropped"] += count
-            if (dropped := self.counts["dropped"]) > 2 * self._told:  # Not at each of thousands.
+            if (
+                dropped := self.counts["dropped"]
+            ) > 2 * self._told:  # Not at each of thousands.
                 self._told = dropped
                 LOG.error("--log: %d lines are lost until now: %s", dropped, problem)

@@ -10,7 +10,14 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -86,7 +93,9 @@ class Record:
         groups = [names for names in LINE if getattr(self, names[0])]
         fields = {name: getattr(self, name) for names in groups for name in names}
         times = {name: fields.pop(name) for name in TIMES if name in fields}
-        return fields | {f"{name}_ms": round(1000 * value, 3) for name, value in times.items()}
+        return fields | {
+            f"{name}_ms": round(1000 * value, 3) for name, value in times.items()
+        }
 
     def headers(self) -> dict[str, str]:
         """TEI's headers of times and sizes."""
@@ -94,9 +103,13 @@ class Record:
         times["compute"] = self.queue + self.inference
         counts = {"truncated-documents": self.truncated, "split-documents": self.split}
         counts |= {"compute-characters": self.characters, "compute-tokens": self.words}
-        counts |= {"unknown-signals": self.unknown_signals} if self.unknown_signals else {}
+        counts |= (
+            {"unknown-signals": self.unknown_signals} if self.unknown_signals else {}
+        )
         headers = {f"x-{name}": f"{count}" for name, count in counts.items()}
-        headers |= {f"x-{name}-time": f"{1000 * seconds:.0f}" for name, seconds in times.items()}
+        headers |= {
+            f"x-{name}-time": f"{1000 * seconds:.0f}" for name, seconds in times.items()
+        }
         return headers | {"x-compute-type": self.device}
 
 
@@ -105,7 +118,9 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(
+            timespec="milliseconds"
+        )
         content: dict[str, Any] = {"time": moment}
         if isinstance(request := getattr(record, "request", None), Record):
             content |= request.line()
@@ -150,7 +165,9 @@ def log_in_background() -> QueueListener:
     log_by(DroppingHandler(lines))
     for name in (LOG.name, "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
-    threading.excepthook = lambda args: LOG.error("a thread failed", exc_info=args.exc_value)
+    threading.excepthook = lambda args: LOG.error(
+        "a thread failed", exc_info=args.exc_value
+    )
     listener = QueueListener(lines, logging.StreamHandler())
     listener.start()
     return listener
@@ -164,7 +181,9 @@ class Counter(Gauge):
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 Seconds = partial(Histogram, buckets=SECONDS)
-Sizes = partial(Histogram, buckets=(1, 2, 5, 10, 20, 50, 100, 200, 256, 500, 1000, 2000, 5000))
+Sizes = partial(
+    Histogram, buckets=(1, 2, 5, 10, 20, 50, 100, 200, 256, 500, 1000, 2000, 5000)
+)
 
 METRICS: Mapping[str, tuple[Callable[..., Any], str, str]] = {
     "te_request_count": (Counter, "Requests", "method"),
@@ -177,11 +196,19 @@ METRICS: Mapping[str, tuple[Callable[..., Any], str, str]] = {
     "te_queue_size": (Gauge, "Requests that wait", ""),
     "tweetrerank_requests": (Counter, "By wire format", "format"),
     "tweetrerank_request_documents": (Sizes, "In a request", ""),
-    "tweetrerank_seconds": (Seconds, f"By stage: {', '.join(TIMES)}", "model index stage outcome"),
+    "tweetrerank_seconds": (
+        Seconds,
+        f"By stage: {', '.join(TIMES)}",
+        "model index stage outcome",
+    ),
     "tweetrerank_searches": (Counter, "In front of an engine", "index outcome"),
     "tweetrerank_unknown_signals": (Counter, "Numbers that documents lack", "model"),
     "tweetrerank_model_info": (Gauge, "Served models", "model version"),
-    "tweetrerank_cache_hits": (Counter, "Documents kept from earlier requests", "model"),
+    "tweetrerank_cache_hits": (
+        Counter,
+        "Documents kept from earlier requests",
+        "model",
+    ),
     "tweetrerank_cache_misses": (Counter, "Documents that had to be read", "model"),
     "tweetrerank_cache_bytes": (Counter, "Size of the kept documents", "model"),
     "tweetrerank_log_lines": (Gauge, "Of the log of searches", "outcome"),
@@ -246,12 +273,37 @@ class Metrics:
 
 # --- Limits and errors ----------------------------------------------------------------------------
 
-STATUS = {"json": 400, "empty": 400, "many": 400, "value": 422, "key": 401, "index": 403}
-STATUS |= {"refused": 403, "model": 404, "path": 404, "method": 405, "slow_body": 408, "body": 413}
-STATUS |= {"media": 415, "host": 421, "overload": 429, "rate": 429, "headers": 431, "gone": 499}
+STATUS = {
+    "json": 400,
+    "empty": 400,
+    "many": 400,
+    "value": 422,
+    "key": 401,
+    "index": 403,
+}
+STATUS |= {
+    "refused": 403,
+    "model": 404,
+    "path": 404,
+    "method": 405,
+    "slow_body": 408,
+    "body": 413,
+}
+STATUS |= {
+    "media": 415,
+    "host": 421,
+    "overload": 429,
+    "rate": 429,
+    "headers": 431,
+    "gone": 499,
+}
 STATUS |= {"internal": 500, "away": 502, "large": 502, "unready": 503, "deadline": 504}
 """Kind of an error -> HTTP status, unless a format has another."""
-PASSING = ("overload", "rate", "unready")  # After which a client may try again in a second
+PASSING = (
+    "overload",
+    "rate",
+    "unready",
+)  # After which a client may try again in a second
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
@@ -310,8 +362,12 @@ class Limits:
     held: int = 256_000_000  # Bytes of all bodies that are being read or answered
     seconds: float = 30.0  # For the arrival of a body
     answer: float = 60.0  # Seconds for the answer, where the client sets no deadline
-    keys: Sequence[str] = ()  # Of which a request needs one, if there are any; they may change
-    hosts: Sequence[str] = ()  # Names in the header Host, or ``*.example.com``; none is any
+    keys: Sequence[
+        str
+    ] = ()  # Of which a request needs one, if there are any; they may change
+    hosts: Sequence[
+        str
+    ] = ()  # Names in the header Host, or ``*.example.com``; none is any
     origins: Sequence[str] = ()  # Of pages in browsers, for our own paths
     rate: int | None = None  # Requests of a client in a second
 
@@ -323,7 +379,9 @@ class BodyReader:
         self.limits, self._held = limits, 0
 
     @asynccontextmanager
-    async def read(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
+    async def read(
+        self, request: Request, most: int | None = None
+    ) -> AsyncIterator[bytes]:
         """A request's body, unpacked; it counts among those that are held until it is left.
 
         ``most``: bytes, where they are fewer than the limit of all bodies. Raises RequestError for
@@ -332,7 +390,9 @@ class BodyReader:
         """
         body = bytearray()
         try:
-            await self._fill(body, request, min(self.limits.body, most or self.limits.body))
+            await self._fill(
+                body, request, min(self.limits.body, most or self.limits.body)
+            )
             yield bytes(body)
         finally:
             self._held -= len(body)
@@ -356,11 +416,15 @@ class BodyReader:
                     if len(body) > limit:
                         raise RequestError("body", problem)
                     if self._held > self.limits.held and self._held > len(body):
-                        raise RequestError("overload", "too many large requests at once")
+                        raise RequestError(
+                            "overload", "too many large requests at once"
+                        )
         except ClientDisconnect:
             raise RequestError("gone", "the client has gone") from None
         except zlib.error as error:
-            raise RequestError("json", f"found a body that is no gzip: {error}") from None
+            raise RequestError(
+                "json", f"found a body that is no gzip: {error}"
+            ) from None
         except TimeoutError:
             problem = f"found no whole body after {self.limits.seconds:g} s"
             raise RequestError("slow_body", problem) from None
@@ -379,7 +443,9 @@ def deadline_of(request: Request) -> float | None:
     for name in DEADLINES:
         text = request.headers.get(name, "0")
         if not (text.isascii() and text.isdigit() and len(text) < 12):
-            raise RequestError("value", f"{name}: found {text[:100]!r}, expected milliseconds")
+            raise RequestError(
+                "value", f"{name}: found {text[:100]!r}, expected milliseconds"
+            )
         if int(text):
             return float(request.state.record.started + int(text) / 1000)
     return None

@@ -13,19 +13,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.collections.collection import NO_FILE
-from pipeline.runtime import bar, step_bar
-from pipeline.training.training_set import JudgedCandidates, Outcome, Plan, validated
-from rerankers import devices, models
-from rerankers.networks.inputs import Tokenized
-from rerankers.networks.network import Network, score_tokenized
-from rerankers.networks.training.loop import Examples, compared_once
-from rerankers.networks.training.loop import train as train_loop
-from rerankers.networks.training.settings import Settings
-from rerankers.text.ragged import Rows
-from rerankers.text.spaces import general_vectors
-from rerankers.text.vectors import read_vectors
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.pipeline.collections.collection import NO_FILE
+from tweetrerank.pipeline.runtime import bar, step_bar
+from tweetrerank.pipeline.training.training_set import (
+    JudgedCandidates,
+    Outcome,
+    Plan,
+    validated,
+)
+from tweetrerank.rerankers import devices, registry
+from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.network import Network, score_tokenized
+from tweetrerank.rerankers.networks.training.loop import Examples, compared_once
+from tweetrerank.rerankers.networks.training.loop import train as train_loop
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.text.ragged import Rows
+from tweetrerank.rerankers.text.spaces import general_vectors
+from tweetrerank.rerankers.text.vectors import read_vectors
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,24 +40,34 @@ def train(plan: Plan, vectors: Path, device: str) -> Outcome:
     data, texts, settings = plan.data.training, plan.data.texts, plan.settings
     read = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
     # Words of a single post are matched like unknown words; their vectors need not ship.
-    minimum, tokens = 1 if plan.data.development else 2, getattr(plan.config, "tokens", "words")
+    minimum, tokens = (
+        1 if plan.data.development else 2,
+        getattr(plan.config, "tokens", "words"),
+    )
     vocabulary = Vocabulary.build(texts, read, minimum, tokens=tokens)
 
     def build() -> Network:  # The same at every call
         devices.share_threads()
         torch.manual_seed(settings.seed)
-        model = models.find(plan.model)(plan.config, vocabulary).to(device)
+        model = registry.find(plan.model)(plan.config, vocabulary).to(device)
         of_plan: Any = {"name": plan.model, "config": plan.config, "idf": plan.idf}
         return Network(model=model, vocabulary=vocabulary, **of_plan)
 
     examples = _examples(build(), data, settings)
     best: list[int] = []
-    record: dict[str, Any] = {"vectors": vectors.name, "training": dataclasses.asdict(settings)}
+    record: dict[str, Any] = {
+        "vectors": vectors.name,
+        "training": dataclasses.asdict(settings),
+    }
     record |= {"epochs": 0, "histories": {}}
 
-    def fit(part: str, rows: Rows, known: JudgedCandidates, others: Rows) -> tuple[Network, Floats]:
+    def fit(
+        part: str, rows: Rows, known: JudgedCandidates, others: Rows
+    ) -> tuple[Network, Floats]:
         network, judged, how = build(), None, settings
-        part_of = examples if len(rows) == len(examples.relevant) else examples.take(rows)
+        part_of = (
+            examples if len(rows) == len(examples.relevant) else examples.take(rows)
+        )
         if known is not data:
             judged = _examples(network, known, settings)
         elif len(others):

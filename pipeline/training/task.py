@@ -6,38 +6,52 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from indexes.files import atomic_directory
-from pipeline import runtime
-from pipeline.collections import named
-from pipeline.collections.collection import (
+from tweetrerank.indexes.files import atomic_directory
+from tweetrerank.pipeline import runtime
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import (
     NO_FILE,
     Collection,
     default_vectors,
     is_own,
     models_directory,
 )
-from pipeline.collections.trec import format_run
-from pipeline.command.options import apply_changes
-from pipeline.errors import UsageError
-from pipeline.evaluation.measures import mean
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
-from pipeline.ranking.frequencies import file_of, named_frequencies
-from pipeline.ranking.fusion import OFFICIAL, UnionRetriever
-from pipeline.ranking.options import engine_of
-from pipeline.text import did_you_mean, say
-from pipeline.training import training_set, trees
-from pipeline.training.fusion import BATCHES, fusion_lists, window_lists
-from pipeline.training.options import TRAINING, Options
-from pipeline.training.training_set import Outcome, Plan, TrainingSet
-from pipeline.training.tuning import HELD_OUT_FILE, HeldOut, compare
-from rerankers import checkpoint, models
-from rerankers.checkpoint import ADAPTED_FILE, FREQUENCIES, GENERAL, JUDGMENTS, OF_POSTS
-from rerankers.errors import RerankerError
-from rerankers.features.judged import JUDGED
-from rerankers.networks.training.settings import Settings
-from rerankers.pairs import NUMBER
-from rerankers.reranker import TUNING_FILE, Reads
-from rerankers.trees.fusion import ADAPTED_FAMILY
+from tweetrerank.pipeline.collections.trec import format_run
+from tweetrerank.pipeline.command.options import apply_changes
+from tweetrerank.pipeline.evaluation.measures import mean
+from tweetrerank.pipeline.ranking.checkpoints import ADAPTED_SUFFIX
+from tweetrerank.pipeline.ranking.frequencies import file_of, named_frequencies
+from tweetrerank.pipeline.ranking.fusion_ranker import OFFICIAL, UnionRetriever
+from tweetrerank.pipeline.ranking.ranking_options import engine_of
+from tweetrerank.pipeline.text import did_you_mean, say
+from tweetrerank.pipeline.training import training_set, trees
+from tweetrerank.pipeline.training.cross_validation import (
+    HELD_OUT_FILE,
+    HeldOut,
+    compare,
+)
+from tweetrerank.pipeline.training.fusion_lists import (
+    BATCHES,
+    fusion_lists,
+    window_lists,
+)
+from tweetrerank.pipeline.training.training_options import TRAINING, Options
+from tweetrerank.pipeline.training.training_set import Outcome, Plan, TrainingSet
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import checkpoint, registry
+from tweetrerank.rerankers.checkpoint import (
+    ADAPTED_FILE,
+    FREQUENCIES,
+    GENERAL,
+    JUDGMENTS,
+    OF_POSTS,
+)
+from tweetrerank.rerankers.features.judged import JUDGED
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.pairs import NUMBER
+from tweetrerank.rerankers.reranker import TUNING_FILE, Reads
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 
 _Parts = tuple[str | None, Any, TrainingSet, TrainingSet, Path | None]
 """The fields of a plan from its configuration on."""
@@ -47,12 +61,16 @@ def train(options: Options, own: Collection | None = None) -> Path:
     """Train a model, on the collection ``own`` if there is one; the folder of its checkpoint."""
     _check(options)
     if options.collection and is_own(options.collection):
-        own = named.on_engine(named.find(options.collection, options.data), engine_of(options))
-    name, is_network = options.model, models.is_network(options.model)
-    reads: Reads = models.reads(name) or "posts"
+        own = named.on_engine(
+            named.find(options.collection, options.data), engine_of(options)
+        )
+    name, is_network = options.model, registry.is_network(options.model)
+    reads: Reads = registry.reads(name) or "posts"
     settings = _settings(options)
     device = runtime.choose_device(options.device, options.threads, is_network)
-    parts = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
+    parts = (
+        _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
+    )
     folds = min(options.folds, len(own.training_topics)) if own else options.folds
     # An index of microblog years has the posts of pools alone, which are rich in topics' words.
     knows_posts = reads == "lists" and (own or parts[2].training.groups)
@@ -61,13 +79,15 @@ def train(options: Options, own: Collection | None = None) -> Path:
     plan = Plan(name, settings, folds, idf, *parts)
     say(f"training {name} on {', '.join(plan.data.trained_on)}")
     if is_network:
-        from pipeline.training import networks  # PyTorch
+        from tweetrerank.pipeline.training import networks  # PyTorch
 
         outcome = networks.train(plan, _vector_file(options), device)
     else:
         outcome = trees.train(plan)
     directory = _directory(options, own, plan)
-    model = dataclasses.replace(outcome.model, metrics=_metrics(options, own, plan, outcome))
+    model = dataclasses.replace(
+        outcome.model, metrics=_metrics(options, own, plan, outcome)
+    )
     files = _files(f"{name}/{directory.name}", own, plan, outcome)
     with atomic_directory(directory) as new:
         checkpoint.save(new, model, files)
@@ -78,10 +98,10 @@ def train(options: Options, own: Collection | None = None) -> Path:
 
 def _check(options: Options) -> None:
     """Raise UsageError for an unknown model or options that exclude each other."""
-    if options.model not in models.names():
+    if options.model not in registry.names():
         raise UsageError(
-            f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
-            + did_you_mean(options.model, models.names())
+            f"model: found {options.model!r}, expected one of {', '.join(registry.names())}"
+            + did_you_mean(options.model, registry.names())
         )
     folder, given = default_vectors(options.data).parent, bool(options.collection)
     vectors = _vector_file(options)
@@ -92,9 +112,11 @@ def _check(options: Options) -> None:
         "--development: found no --collection, whose development part it is": (
             options.development != "given" and not given
         ),
-        "--test and --collection: found both, expected one of them": options.test and given,
+        "--test and --collection: found both, expected one of them": options.test
+        and given,
         "--collection: found with --train-on or --prior-runs, which choose microblog collections "
-        "and their runs; expected either": given and (options.train_on or options.prior_runs),
+        "and their runs; expected either": given
+        and (options.train_on or options.prior_runs),
         "--idf posts: found without --collection, whose posts they are of; window needs no --idf": (
             options.idf == OF_POSTS and not given
         ),
@@ -119,11 +141,13 @@ def _of_posts(options: Options, own: Collection | None) -> _Parts:
     config = _config(options, options.configuration)
     if own:
         data = training_set.own_training_set(own)
-        if models.is_network(options.model):
+        if registry.is_network(options.model):
             data = dataclasses.replace(data, texts=[post.text for post in own.posts()])
     elif options.collection:
         collection = named.find_answers(options.collection, options.data)
-        data = training_set.answer_training_set(collection, draws=options.development == "drawn")
+        data = training_set.answer_training_set(
+            collection, draws=options.development == "drawn"
+        )
     else:
         runs = options.train_on, options.prior_runs, options.top
         data = training_set.microblog_training_set(options.test, options.data, *runs)
@@ -139,15 +163,23 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
         )
     test = named.find(options.test, options.data) if options.test else None
     collections = [own] if own else _judged(options, test, reads)
-    configuration = options.configuration or _list_configuration(options.model, collections)
+    configuration = options.configuration or _list_configuration(
+        options.model, collections
+    )
     config = _config(options, configuration)
     if own and not any(change.startswith("families=") for change in options.set):
-        added = [JUDGED] * (not options.forget_topics) + [NUMBER + name for name in own.signals]
-        config = _with_families(config, lambda n: not n.startswith(f"signal:{OFFICIAL}"), added)
+        added = [JUDGED] * (not options.forget_topics) + [
+            NUMBER + name for name in own.signals
+        ]
+        config = _with_families(
+            config, lambda n: not n.startswith(f"signal:{OFFICIAL}"), added
+        )
     first_stage = training_set.own_training_set(own) if own else None
     judged = JUDGED in config.families.split(",")
     if reads == "lists":
-        lists = window_lists(collections, config.topics, judged, of_posts=options.idf is None)
+        lists = window_lists(
+            collections, config.topics, judged, of_posts=options.idf is None
+        )
         origin = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
     else:
         lists = fusion_lists(config, collections, judged)
@@ -164,36 +196,56 @@ def _shipped_start(model: str, config: Any) -> Path | None:
     """The shipped checkpoint with the same features but for those of judgments and numbers."""
     wanted = _with_families(config, lambda n: n != JUDGED and not n.startswith(NUMBER))
     for folder in sorted((checkpoint.SHIPPED / model).glob("all*")):
-        if type(config)(**checkpoint.read_json(folder / "config.json")["config"]) == wanted:
+        if (
+            type(config)(**checkpoint.read_json(folder / "config.json")["config"])
+            == wanted
+        ):
             return folder
     return None
 
 
-def _with_families(config: Any, kept: Callable[[str], bool], added: Sequence[str] = ()) -> Any:
+def _with_families(
+    config: Any, kept: Callable[[str], bool], added: Sequence[str] = ()
+) -> Any:
     """A configuration with those of its families of features that are ``kept``, and others."""
     families = [*filter(kept, config.families.split(",")), *added]
     return dataclasses.replace(config, families=",".join(families))
 
 
-def _judged(options: Options, test: Collection | None, reads: Reads) -> list[Collection]:
+def _judged(
+    options: Options, test: Collection | None, reads: Reads
+) -> list[Collection]:
     """Microblog years for a microblog year, else all collections with judgments that are searched;
     for a model of lists those with given answers, too."""
     of_any_kind = test is None or not test.runs
-    names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
-    collections, engine = [named.to_train_on(n, options.data) for n in names], engine_of(options)
+    names = options.train_on or named.training_collections(
+        options.test, options.data, of_any_kind
+    )
+    collections, engine = (
+        [named.to_train_on(n, options.data) for n in names],
+        engine_of(options),
+    )
     usable = [each for each in collections if each.index or reads == "lists"]
     found = [named.on_engine(each, engine) for each in usable]
     if not found:
-        raise UsageError("--test, --train-on: found no other collection to train on, expected one")
+        raise UsageError(
+            "--test, --train-on: found no other collection to train on, expected one"
+        )
     return found
 
 
 def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
     """The configuration for TREC Microblog or others; adapted if all have adapted word vectors."""
-    known = models.find(model).configurations
-    is_microblog = "microblog" in known and all(collection.runs for collection in collections)
-    name, adapted = ("microblog", "microblog_adapted") if is_microblog else ("general", "adapted")
-    is_adapted = adapted in known and all(collection.adapted_space for collection in collections)
+    known = registry.find(model).configurations
+    is_microblog = "microblog" in known and all(
+        collection.runs for collection in collections
+    )
+    name, adapted = (
+        ("microblog", "microblog_adapted") if is_microblog else ("general", "adapted")
+    )
+    is_adapted = adapted in known and all(
+        collection.adapted_space for collection in collections
+    )
     return adapted if is_adapted else name
 
 
@@ -209,11 +261,15 @@ def _directory(options: Options, own: Collection | None, plan: Plan) -> Path:
     return options.output or models_directory() / "checkpoints" / options.model / name
 
 
-def _files(source: str, own: Collection | None, plan: Plan, outcome: Outcome) -> dict[str, bytes]:
+def _files(
+    source: str, own: Collection | None, plan: Plan, outcome: Outcome
+) -> dict[str, bytes]:
     """Held-out scores, figures, and what the model reads of an own collection; name -> content."""
     model, files, data = outcome.model, dict[str, bytes](), plan.data
     if model.reads != "lists":  # A topic has many lists.
-        lines = "".join(f"{line}\n" for line in format_run(outcome.held_out_run, "held-out"))
+        lines = "".join(
+            f"{line}\n" for line in format_run(outcome.held_out_run, "held-out")
+        )
         files[HELD_OUT_FILE] = gzip.compress(lines.encode(), mtime=0)
     if own:
         if (path := file_of(own)) and model.idf.source.startswith(OF_POSTS):
@@ -275,8 +331,10 @@ def _print_figures(outcome: Outcome, data: TrainingSet, reads: Reads) -> None:
 
 def _settings(options: Options) -> Settings:
     """The settings of the training with the changes of ``--set training.NAME``; none of trees."""
-    model, is_network = models.find(options.model), models.is_network(options.model)
-    settings = model.settings_of(options.configuration) if is_network else Settings(epochs=0)
+    model, is_network = registry.find(options.model), registry.is_network(options.model)
+    settings = (
+        model.settings_of(options.configuration) if is_network else Settings(epochs=0)
+    )
     changes = [c.removeprefix(TRAINING) for c in options.set if c.startswith(TRAINING)]
     if any(change.startswith("seed=") for change in changes):
         raise UsageError("--set training.seed: found a seed, expected it by --seed")
@@ -297,10 +355,12 @@ def _settings(options: Options) -> Settings:
 
 def _config(options: Options, configuration: str | None) -> Any:
     """The named configuration with the changes of ``--set``."""
-    known = models.find(options.model).configurations
+    known = registry.find(options.model).configurations
     name = configuration or next(iter(known))
     if name not in known:
-        raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
+        raise UsageError(
+            f"--configuration: found {name!r}, expected one of {', '.join(known)}"
+        )
     return apply_changes(known[name], _model_changes(options))
 
 

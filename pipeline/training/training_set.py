@@ -15,23 +15,31 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from indexes.posts import Post
-from pipeline.collections import named
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run, read_run
-from pipeline.defaults import DEFAULT_HITS
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of, retriever_for
-from pipeline.text import counted, listed
-from rerankers.networks.training.settings import Settings
-from rerankers.pairs import NUMBER
-from rerankers.reranker import Model
-from rerankers.text.ragged import Rows
-from rerankers.text.vocabulary import Idf
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Qrels, Run, read_run
+from tweetrerank.pipeline.defaults import DEFAULT_HITS
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.pipeline.ranking.retrievers import (
+    Candidates,
+    RunRetriever,
+    priors_of,
+    retriever_for,
+)
+from tweetrerank.pipeline.text import counted, listed
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.pairs import NUMBER
+from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.text.ragged import Rows
+from tweetrerank.rerankers.text.vocabulary import Idf
 
-DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
+DRAWN = (
+    5  # Answers of other questions among which :func:`draw_answers` hides the right one
+)
 
 UNJUDGED = 10
 """Without any post that nobody was shown, a model knows nothing of those; with all, the relevant
@@ -48,8 +56,12 @@ class JudgedCandidates:
     qrels: Qrels
     judged_only: bool = False  # Judgments are of clicks: see :meth:`to_train`
     groups: Sequence[str] = ()  # The collection of each topic, if it is known
-    twins: Sequence[str] = ()  # The topic that each one is a form of; they are held out together
-    wholes: Sequence[str] = ()  # The list that each topic's candidates are a part of, if they are
+    twins: Sequence[
+        str
+    ] = ()  # The topic that each one is a form of; they are held out together
+    wholes: Sequence[
+        str
+    ] = ()  # The list that each topic's candidates are a part of, if they are
 
     def relevant(self) -> npt.NDArray[np.bool_]:
         """[P] whether each candidate is relevant; posts without a judgment are not."""
@@ -80,7 +92,9 @@ class JudgedCandidates:
 
     def mean_of(self, measure: str, run: Run) -> float:
         """Mean of a measure over the judged topics of ``run``."""
-        qrels = {query_id: self.qrels[query_id] for query_id in run if query_id in self.qrels}
+        qrels = {
+            query_id: self.qrels[query_id] for query_id in run if query_id in self.qrels
+        }
         return mean(evaluate(qrels, run, [measure])[measure]) if qrels else 0.0
 
 
@@ -92,8 +106,12 @@ class TrainingSet:
     left_out: str | None  # The microblog collection that was left out, if any
     candidates: str  # Origin of the candidates, for reports
     training: JudgedCandidates
-    development: JudgedCandidates | None = None  # Ends the training; None holds out topics
-    texts: Sequence[str] = ()  # Texts of a network's vocabulary; no judgment chooses them
+    development: JudgedCandidates | None = (
+        None  # Ends the training; None holds out topics
+    )
+    texts: Sequence[
+        str
+    ] = ()  # Texts of a network's vocabulary; no judgment chooses them
 
 
 def microblog_training_set(
@@ -110,7 +128,9 @@ def microblog_training_set(
     P@30 (Severyn & Moschitti 2015, section 5); by default over all official runs of its collection.
     """
     judged = named.training_collections(test, data)
-    trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
+    trained_on = (
+        list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
+    )
     if wrong := [name for name in trained_on if name not in judged]:
         raise UsageError(
             f"--train-on: found {listed(wrong)}, expected some of {', '.join(judged)}, the judged "
@@ -119,8 +139,12 @@ def microblog_training_set(
     origin = f", priors of the best of {len(prior_runs)} runs" if prior_runs else ""
     known = (named.find(name, data) for name in named.names() if name.startswith("mb"))
     # Collections of a group share their posts.
-    groups = {each.index.group: each for each in known if each.index and not each.missing()}
-    texts = {post.doc_id: post.text for group in groups.values() for post in group.posts()}
+    groups = {
+        each.index.group: each for each in known if each.index and not each.missing()
+    }
+    texts = {
+        post.doc_id: post.text for group in groups.values() for post in group.posts()
+    }
     return TrainingSet(
         trained_on,
         named.find(test, data).name if test else None,
@@ -137,7 +161,9 @@ def _of_years(
     run, priors, qrels = Run(), Run(), Qrels()
     for collection in collections:
         path, judged = collection.runs["ql"], collection.training_topics
-        found = RunRetriever(read_run(path), collection.find_posts, str(path)).search(judged)
+        found = RunRetriever(read_run(path), collection.find_posts, str(path)).search(
+            judged
+        )
         topics += judged
         groups += [collection.name] * len(judged)
         run |= found.run
@@ -145,19 +171,27 @@ def _of_years(
         qrels |= collection.qrels or {}
         official = list(collection.runs.values())
         priors |= priors_of(_best_runs(prior_runs or official, collection, top))
-    return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
+    return JudgedCandidates(
+        Candidates(topics, run, posts, priors), qrels, groups=groups
+    )
 
 
-def _best_runs(paths: Sequence[Path], collection: Collection, top: int | None) -> list[Run]:
+def _best_runs(
+    paths: Sequence[Path], collection: Collection, top: int | None
+) -> list[Run]:
     """The runs with results for a collection's judged topics, those with the best P@30 first."""
     judgments = collection.qrels or {}
-    found = ({q: of for q, of in read_run(path).items() if q in judgments} for path in paths)
+    found = (
+        {q: of for q, of in read_run(path).items() if q in judgments} for path in paths
+    )
     if not (runs := [run for run in found if run]):
         raise DataError(
             f"--prior-runs: found no results for the topics of {collection.name} in "
             f"{listed([str(path) for path in paths])}, expected at least one run of them"
         )
-    return sorted(runs, key=lambda run: -mean(evaluate(judgments, run, ["P@30"])["P@30"]))[:top]
+    return sorted(
+        runs, key=lambda run: -mean(evaluate(judgments, run, ["P@30"])["P@30"])
+    )[:top]
 
 
 def load_answers(part: Collection) -> JudgedCandidates:
@@ -187,7 +221,8 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
         others = [
             doc_id
             for asked, doc_id in right
-            if asked.query_id != topic.query_id and posts[doc_id].text != posts[answer].text
+            if asked.query_id != topic.query_id
+            and posts[doc_id].text != posts[answer].text
         ]
         if len(others) < DRAWN:
             raise DataError(
@@ -198,7 +233,9 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
             query_id = f"{topic.query_id}/{len(topics)}"
             topics.append(Topic(query_id, topic.text))
             drawn = rng.choice(len(others), DRAWN, replace=False)
-            run[query_id] = dict.fromkeys([answer, *(others[row] for row in drawn)], 0.0)
+            run[query_id] = dict.fromkeys(
+                [answer, *(others[row] for row in drawn)], 0.0
+            )
             qrels[query_id] = {answer: 1}
     return JudgedCandidates(Candidates(topics, run, posts, {}), qrels)
 
@@ -209,7 +246,9 @@ def answer_training_set(collection: Collection, draws: bool = False) -> Training
     parts = [collection.part(name) for name in ("train", "dev", "test")]
     texts: list[str] = []
     for part in parts:
-        texts += [topic.text for topic in part.topics] + [post.text for post in part.posts()]
+        texts += [topic.text for topic in part.topics] + [
+            post.text for post in part.posts()
+        ]
     development = draw_answers(parts[1]) if draws else load_answers(parts[1])
     of_parts = load_answers(parts[0]), development, texts
     return TrainingSet([collection.name], None, "given candidates", *of_parts)
@@ -229,13 +268,17 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
     retriever = retriever_for(collection)
     candidates = retriever.search(topics[:most], DEFAULT_HITS)
     for name in collection.signals:
-        if np.isnan(candidates.pairs().signals.get(NUMBER + name, np.array([np.nan]))).all():
+        if np.isnan(
+            candidates.pairs().signals.get(NUMBER + name, np.array([np.nan]))
+        ).all():
             raise DataError(
                 f"{collection.title}: found no number under {name} in the {len(candidates.posts):,}"
                 " candidates, expected some; correct `signals`, or build the index again"
             )
     lists = JudgedCandidates(candidates, judgments, collection.judged_only)
-    return TrainingSet([collection.name], None, f"best {DEFAULT_HITS} by {retriever.name}", lists)
+    return TrainingSet(
+        [collection.name], None, f"best {DEFAULT_HITS} by {retriever.name}", lists
+    )
 
 
 # Validation
@@ -255,7 +298,9 @@ class Plan(NamedTuple):
     start: Path | None = None  # Checkpoint of trees that are extended
 
 
-Fit = Callable[[str, Rows, JudgedCandidates, Rows], tuple[Model, npt.NDArray[np.float32]]]
+Fit = Callable[
+    [str, Rows, JudgedCandidates, Rows], tuple[Model, npt.NDArray[np.float32]]
+]
 """Name of a part, rows to train on, candidates with rows that are held out, perhaps none -> a
 model, and its scores of the latter."""
 
@@ -281,7 +326,9 @@ def validated(plan: Plan, record: Mapping[str, Any], fit: Fit) -> Outcome:
         model, scores = fit(part, data.to_train(rows), known, others)
         found = known.run_of(others, scores)
         run.update(found)
-        figures["development" if known is not data else part] = known.mean_of("AP", found)
+        figures["development" if known is not data else part] = known.mean_of(
+            "AP", found
+        )
         return model
 
     if known := plan.data.development:
@@ -289,7 +336,9 @@ def validated(plan: Plan, record: Mapping[str, Any], fit: Fit) -> Outcome:
         return Outcome(model, run, figures, 0, record)
     query_index = data.candidates.texts.query_index
     groups = data.groups if settings.held_out_of == "each" else ()
-    parts = split_topics(query_index, folds, settings.seed, settings.held_out, groups, data.twins)
+    parts = split_topics(
+        query_index, folds, settings.seed, settings.held_out, groups, data.twins
+    )
     for number, is_held_out in enumerate(parts, start=1):
         rows, others = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
         model = judged(f"fold {number}", rows, data, others)

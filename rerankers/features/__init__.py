@@ -1,8 +1,8 @@
 """Features of candidates, in families of one subject.
 
 A family sees a topic's whole list, so features may depend on the other candidates. Modules with
-families are listed in ``_MODULES``; see :func:`rerankers.features.candidates.family`. Families of
-:data:`rerankers.features.candidates.PARAMETRIC` have a parameter after a colon: ``signal:rm3``.
+families are listed in ``_MODULES``; see :func:`tweetrerank.rerankers.features.candidates.family`. Families of
+:data:`tweetrerank.rerankers.features.candidates.PARAMETRIC` have a parameter after a colon: ``signal:rm3``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.devices import in_processes, processes
-from rerankers.errors import RerankerError
-from rerankers.features import feedback, given, judged, matches, meaning, quality, temporal
-from rerankers.features.candidates import FAMILIES, PARAMETRIC, CandidateList, Family
-from rerankers.features.tables import PostTable, WordTable
-from rerankers.pairs import FREQUENCIES, lists_of
+from tweetrerank.rerankers.devices import in_processes, processes
+from tweetrerank.rerankers.features import (
+    feedback,
+    given,
+    judged,
+    matches,
+    meaning,
+    quality,
+    temporal,
+)
+from tweetrerank.rerankers.features.candidates import (
+    FAMILIES,
+    PARAMETRIC,
+    CandidateList,
+    Family,
+)
+from tweetrerank.rerankers.features.text_tables import PostTable, WordTable
+from tweetrerank.rerankers.pairs import FREQUENCIES, lists_of
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 if TYPE_CHECKING:
-    from rerankers.features.recent import RecentPosts
-    from rerankers.pairs import Pairs
-    from rerankers.text.vocabulary import Idf
+    from tweetrerank.rerankers.features.recent import RecentPosts
+    from tweetrerank.rerankers.pairs import Pairs
+    from tweetrerank.rerankers.text.vocabulary import Idf
 
 Floats = npt.NDArray[np.float32]
 
@@ -45,7 +58,9 @@ class FeatureTable(NamedTuple):
 
 def families() -> list[str]:
     """Names of all families, with the name of a parameter: ``signal:NAME``."""
-    with_parameter = (f"{name}:{parameter}" for name, (parameter, _) in PARAMETRIC.items())
+    with_parameter = (
+        f"{name}:{parameter}" for name, (parameter, _) in PARAMETRIC.items()
+    )
     return sorted([*FAMILIES, *with_parameter])
 
 
@@ -89,7 +104,11 @@ class CandidateLists:
     """
 
     def __init__(
-        self, pairs: Pairs, chosen: Sequence[str], idf: Idf, recent: RecentPosts | None = None
+        self,
+        pairs: Pairs,
+        chosen: Sequence[str],
+        idf: Idf,
+        recent: RecentPosts | None = None,
     ) -> None:
         self.names, self._pairs = names_of(chosen), pairs
         self._families = [find(family) for family in chosen]
@@ -106,8 +125,13 @@ class CandidateLists:
 
     def features(self, rows: npt.NDArray[np.int64]) -> Floats:
         """[N, K] of one of the lists, rounded."""
-        candidates, values = self.candidates(rows), np.empty((len(self.names), len(rows)), "f")
-        columns = chain.from_iterable(family.columns(candidates) for family in self._families)
+        candidates, values = (
+            self.candidates(rows),
+            np.empty((len(self.names), len(rows)), "f"),
+        )
+        columns = chain.from_iterable(
+            family.columns(candidates) for family in self._families
+        )
         for number, column in enumerate(columns):
             values[number] = column
         return values.round(DECIMALS).T
@@ -119,9 +143,14 @@ class CandidateLists:
         return CandidateList(
             pairs.queries[query],
             self._read(numbers),
-            [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
+            [pairs.doc_ids[number] for number in numbers.tolist()]
+            if pairs.doc_ids
+            else [],
             # A mixture reads the first stage's scores in double precision.
-            {name: signal[rows].astype(np.float32) for name, signal in pairs.signals.items()},
+            {
+                name: signal[rows].astype(np.float32)
+                for name, signal in pairs.signals.items()
+            },
             self._words,
             pairs.resources[query] if pairs.resources else {},
             [pairs.texts[number] for number in numbers.tolist()],
@@ -139,7 +168,9 @@ def of_lists(
     share many. The other arguments and errors are those of :class:`CandidateLists`."""
 
     def compute(rows: npt.NDArray[np.int64] | None) -> Iterator[Any]:
-        lists = CandidateLists(pairs if rows is None else pairs.alone(rows), chosen, idf, recent)
+        lists = CandidateLists(
+            pairs if rows is None else pairs.alone(rows), chosen, idf, recent
+        )
         for own in lists.rows:
             yield own if rows is None else rows[own], function(lists.features(own))
 

@@ -8,10 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features.tables import Bools, Floats, PostTable, WordColumns, WordTable, spaced
-from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Resources
-from rerankers.text.ragged import Ragged, Rows
-from rerankers.text.words import words
+from tweetrerank.rerankers.features.text_tables import (
+    Bools,
+    Floats,
+    PostTable,
+    WordColumns,
+    WordTable,
+    spaced,
+)
+from tweetrerank.rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Resources
+from tweetrerank.rerankers.text.ragged import Ragged, Rows
+from tweetrerank.rerankers.text.words import words
 
 FEWEST_COMPARED = 33
 """Candidates from which on their order is read, and they are compared with one another. Clients
@@ -20,7 +27,9 @@ need not be better than the last of the one before."""
 
 USUAL_LENGTH = 20.0  # Words of a post where a list is too short to tell
 CERTAIN = 1.0 - 1e-6  # IDF from which on a source of IDF does not know a word
-LEAST_KNOWN = 0.5  # Share of the words of query and posts from which what is known of them counts
+LEAST_KNOWN = (
+    0.5  # Share of the words of query and posts from which what is known of them counts
+)
 
 RAREST_KNOWN = 0.57
 """Mean IDF of all words from which on a source of IDF is one of another language. By English
@@ -40,7 +49,7 @@ class CandidateList:
     posts: PostTable
     doc_ids: Sequence[str]  # [N]; empty if unknown
     signals: Mapping[str, npt.NDArray[np.float32]]
-    """Name -> [N] numbers besides the texts; see :class:`rerankers.pairs.Pairs`."""
+    """Name -> [N] numbers besides the texts; see :class:`tweetrerank.rerankers.pairs.Pairs`."""
     words: WordTable  # The words of posts and query; shared by the topics
     resources: Resources = field(default_factory=dict)  # Knowledge of the collection
     texts: Sequence[str] = ()  # [N] whole texts of the posts
@@ -56,7 +65,11 @@ class CandidateList:
     def known(self, name: str) -> npt.NDArray[np.float32] | None:
         """A signal [N]; None if it is missing or unknown, or the order of a short list."""
         values = self.signals.get(name)
-        if values is None or (name == ORDER and self.is_short) or np.isnan(values).all():
+        if (
+            values is None
+            or (name == ORDER and self.is_short)
+            or np.isnan(values).all()
+        ):
             return None
         return values
 
@@ -86,9 +99,13 @@ class CandidateList:
         """[N] the same of the query's content words, each as often as the query has it; of all
         words where none is a content word."""
         query, stems = self.tokens.query, np.unique(self.query_columns.stem)
-        content = ~query.is_stop_word if not query.is_stop_word.all() else query.is_stop_word
+        content = (
+            ~query.is_stop_word if not query.is_stop_word.all() else query.is_stop_word
+        )
         places = np.searchsorted(stems, query.stem[content])
-        return self._bm25(self.stem_frequencies[1] * np.bincount(places, minlength=len(stems)))
+        return self._bm25(
+            self.stem_frequencies[1] * np.bincount(places, minlength=len(stems))
+        )
 
     def _bm25(self, weights: Floats) -> Floats:
         """[N] BM25 with weights [S] of the query's stems."""
@@ -127,10 +144,15 @@ class CandidateList:
         """
         query, tokens = self.query_columns, self.tokens
         stems, places = np.unique(query.stem, return_inverse=True)
-        idf, counts = np.full(len(stems), np.inf), np.zeros((len(self), len(stems)), order="F")
+        idf, counts = (
+            np.full(len(stems), np.inf),
+            np.zeros((len(self), len(stems)), order="F"),
+        )
         np.minimum.at(idf, places, query.idf)
         for column, stem in zip(counts.T, stems, strict=True):
-            column += np.bincount(tokens.posts.owners[tokens.words.stem == stem], None, len(self))
+            column += np.bincount(
+                tokens.posts.owners[tokens.words.stem == stem], None, len(self)
+            )
         return counts, idf
 
     @cached_property
@@ -178,7 +200,10 @@ class CandidateList:
         columns = self.words.columns()
         if is_kept:
             return columns
-        posts, idf = self.posts.column("words"), np.ones(len(columns.idf), dtype=np.float32)
+        posts, idf = (
+            self.posts.column("words"),
+            np.ones(len(columns.idf), dtype=np.float32),
+        )
         keys = np.unique(posts.owners * len(idf) + posts.values)
         words, holders = np.unique(keys % len(idf), return_counts=True)
         idf[words] = np.log1p(len(self) / holders) / np.log1p(len(self))
@@ -271,7 +296,7 @@ Compute = Callable[[CandidateList], Columns]
 
 
 class Family(NamedTuple):
-    """Features of one subject, and the signals that it reads (:class:`rerankers.pairs.Pairs`)."""
+    """Features of one subject, and the signals that it reads (:class:`tweetrerank.rerankers.pairs.Pairs`)."""
 
     names: Sequence[str]
     signals: Sequence[str]

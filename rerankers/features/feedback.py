@@ -16,10 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rerankers.features.candidates import CandidateList, Columns, Tokens, family, numbered, sums
-from rerankers.features.tables import Bools, Floats
-from rerankers.pairs import FIRST_STAGE
-from rerankers.text.ragged import Rows, among
+from tweetrerank.rerankers.features.candidates import (
+    CandidateList,
+    Columns,
+    Tokens,
+    family,
+    numbered,
+    sums,
+)
+from tweetrerank.rerankers.features.text_tables import Bools, Floats
+from tweetrerank.rerankers.pairs import FIRST_STAGE
+from tweetrerank.rerankers.text.ragged import Rows, among
 
 DEPTHS = (5, 10, 20, 50, 100)
 
@@ -27,7 +34,10 @@ _MINIMUM_WEIGHT = 1e-3
 """Weight of the worst candidate: with equal scores, or none, all have the same weight."""
 
 
-@family(" ".join(f"{name}_{depth}" for name in ("every", "rest") for depth in DEPTHS), FIRST_STAGE)
+@family(
+    " ".join(f"{name}_{depth}" for name in ("every", "rest") for depth in DEPTHS),
+    FIRST_STAGE,
+)
 def feedback(candidates: CandidateList) -> Columns:
     """Likeness of a post and the best candidates, for the best k of several depths.
 
@@ -40,7 +50,10 @@ def feedback(candidates: CandidateList) -> Columns:
     """
     if not len(candidates) or candidates.is_short:
         return [np.full(len(candidates), np.nan)] * (2 * len(DEPTHS))
-    weights, (every, is_asked) = weights_of(candidates.evidence), _vectors(candidates.tokens)
+    weights, (every, is_asked) = (
+        weights_of(candidates.evidence),
+        _vectors(candidates.tokens),
+    )
     rest = every.take(~is_asked)
     with_rest = rest.with_sums(weights)
     with_every = with_rest + every.take(is_asked).with_sums(weights)
@@ -48,7 +61,9 @@ def feedback(candidates: CandidateList) -> Columns:
     for vectors, with_all in ((every, with_every), (rest, with_rest)):
         squares = sums(vectors.post, vectors.value**2, len(candidates))
         with_others = with_all - weights * squares[:, None]
-        with_others = np.where(with_others > 1e-12, with_others, 0.0)  # Against rounding
+        with_others = np.where(
+            with_others > 1e-12, with_others, 0.0
+        )  # Against rounding
         columns += [*likeness(with_others, squares, weights).T]
     return columns
 
@@ -88,7 +103,9 @@ class _Vectors(NamedTuple):
         products = []
         for weight in weights.T:
             centroid = np.bincount(self.stem, self.value * weight[self.post])
-            products.append(sums(self.post, self.value * centroid[self.stem], len(weight)))
+            products.append(
+                sums(self.post, self.value * centroid[self.stem], len(weight))
+            )
         return np.stack(products, axis=1)
 
 
@@ -97,7 +114,9 @@ def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
     stems, stem = numbered(tokens.words.stem)
     lowest = np.full(len(stems), np.inf, dtype=np.float32)
     np.minimum.at(lowest, stem, tokens.words.idf)
-    entries, counts = np.unique(tokens.posts.owners * len(stems) + stem, return_counts=True)
+    entries, counts = np.unique(
+        tokens.posts.owners * len(stems) + stem, return_counts=True
+    )
     post, stem = np.divmod(entries, max(1, len(stems)))
     value = (1.0 + np.log(counts)) * lowest[stem]
     length = np.sqrt(sums(post, value * value, len(tokens.posts)))

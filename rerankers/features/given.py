@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rerankers.errors import RerankerError
-from rerankers.features import candidates as lists
-from rerankers.features.candidates import (
+from tweetrerank.rerankers.features import candidates as lists
+from tweetrerank.rerankers.features.candidates import (
     PARAMETRIC,
     CandidateList,
     Columns,
@@ -21,8 +20,9 @@ from rerankers.features.candidates import (
     normalised,
     z_score,
 )
-from rerankers.features.tables import Floats
-from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR
+from tweetrerank.rerankers.features.text_tables import Floats
+from tweetrerank.rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 
 @family("score minmax reciprocal_rank", FIRST_STAGE)
@@ -85,7 +85,9 @@ def signal(name: str) -> Family:
     All are NaN for a candidate whose signal is NaN, and for all candidates if it is missing.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise _unnamed("signal", name, "ranker in letters, digits, _ and -, as in signal:rm3")
+        raise _unnamed(
+            "signal", name, "ranker in letters, digits, _ and -, as in signal:rm3"
+        )
 
     def compare(scores: Floats, _: float) -> Columns:
         return scores.max() - scores, *normalised(scores)
@@ -99,14 +101,21 @@ def _unnamed(kind: str, name: str, expected: str) -> RerankerError:
     return RerankerError(f"{found}, expected {kind}:NAME with the name of a {expected}")
 
 
-def _of_known(names: Sequence[str], key: str, compare: Callable[..., Columns]) -> Family:
+def _of_known(
+    names: Sequence[str], key: str, compare: Callable[..., Columns]
+) -> Family:
     """Features of the candidates whose signal is known, NaN for the others; ``compare`` gets the
     signal and :attr:`CandidateList.compared`."""
 
     def columns(candidates: CandidateList) -> Columns:
-        found, values = np.full((len(names), len(candidates)), np.nan), candidates.signals.get(key)
+        found, values = (
+            np.full((len(names), len(candidates)), np.nan),
+            candidates.signals.get(key),
+        )
         if values is not None and (known := ~np.isnan(values)).any():
-            found[:, known] = compare(values[known].astype(np.float64), candidates.compared)
+            found[:, known] = compare(
+                values[known].astype(np.float64), candidates.compared
+            )
         return [*found]
 
     return Family(names, (key,), columns)
@@ -121,10 +130,16 @@ def number(name: str) -> Family:
     All are NaN for a post without the number, the last two for all posts of a short list.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise _unnamed("number", name, "field in letters, digits, _, - and ., as in number:likes")
+        raise _unnamed(
+            "number", name, "field in letters, digits, _, - and ., as in number:likes"
+        )
 
     def compare(numbers: Floats, compared: float) -> Columns:
-        return numbers, compared * higher(numbers) / len(numbers), compared * z_score(numbers)
+        return (
+            numbers,
+            compared * higher(numbers) / len(numbers),
+            compared * z_score(numbers),
+        )
 
     return _of_known(("value", "rank_share", "z"), NUMBER + name, compare)
 

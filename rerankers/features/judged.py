@@ -16,10 +16,10 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.errors import RerankerError
-from rerankers.features.candidates import CandidateList, Columns, family
-from rerankers.text.spaces import text_vectors
-from rerankers.text.words import words
+from tweetrerank.rerankers.features.candidates import CandidateList, Columns, family
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.spaces import text_vectors
+from tweetrerank.rerankers.text.words import words
 
 JUDGED = "judged"  # Name of this family, and of the resource that it reads
 JUDGMENTS = "judgments.json"  # File of :meth:`JudgedPosts.content` in a checkpoint
@@ -58,14 +58,20 @@ class JudgedPosts:
                 self._judged[key].append((number, grade > 0))
 
     @classmethod
-    def of(cls, topics: Sequence[tuple[str, Mapping[str, int]]], texts: Mapping[str, str]) -> Self:
+    def of(
+        cls, topics: Sequence[tuple[str, Mapping[str, int]]], texts: Mapping[str, str]
+    ) -> Self:
         """The judgments of a collection: text of each topic, and doc_id -> grade.
 
         ``texts``: doc_id -> text; a judged post without one is left out.
         """
         keys = {doc_id: key_of(text) for doc_id, text in texts.items() if text}
-        known = ({keys[d]: grade for d, grade in of.items() if d in keys} for _, of in topics)
-        return cls([(text, grades) for (text, _), grades in zip(topics, known, strict=True)])
+        known = (
+            {keys[d]: grade for d, grade in of.items() if d in keys} for _, of in topics
+        )
+        return cls(
+            [(text, grades) for (text, _), grades in zip(topics, known, strict=True)]
+        )
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -87,20 +93,31 @@ class JudgedPosts:
 
         A topic of the same words as the query says nothing: a judged topic is ranked as a new one.
         """
-        asked, judged = words(query), [self._judged.get(key_of(text), []) for text in texts]
+        asked, judged = (
+            words(query),
+            [self._judged.get(key_of(text), []) for text in texts],
+        )
         known = {number for found in judged for number, _ in found}
         numbers = sorted(number for number in known if self._words[number] != asked)
         # No matrix product, whose rounding may depend on the number of rows: trees see it.
-        nearness = np.einsum("je,e->j", self._vectors[numbers], text_vectors([query])[0])
+        nearness = np.einsum(
+            "je,e->j", self._vectors[numbers], text_vectors([query])[0]
+        )
         cosines = dict(zip(numbers, nearness.tolist(), strict=True))
-        values = np.tile(np.array([0, np.nan, 0, np.nan], dtype=np.float32), (len(texts), 1))
+        values = np.tile(
+            np.array([0, np.nan, 0, np.nan], dtype=np.float32), (len(texts), 1)
+        )
         for row, found in enumerate(judged):
             for column, wanted in ((0, True), (2, False)):
-                if near := [cosines[n] for n, kind in found if kind == wanted and n in cosines]:
+                if near := [
+                    cosines[n] for n, kind in found if kind == wanted and n in cosines
+                ]:
                     values[row, column : column + 2] = len(near), max(near)
         return values
 
 
 def key_of(text: str) -> str:
     """64 bits of BLAKE2b of a post's text."""
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        text.encode(errors="surrogatepass"), digest_size=8
+    ).hexdigest()

@@ -6,19 +6,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features.candidates import CandidateList, Columns, Tokens, family, normalised
-from rerankers.features.tables import Floats
-from rerankers.text.ragged import Ragged, Rows, among, distinct_grams
+from tweetrerank.rerankers.features.candidates import (
+    CandidateList,
+    Columns,
+    Tokens,
+    family,
+    normalised,
+)
+from tweetrerank.rerankers.features.text_tables import Floats
+from tweetrerank.rerankers.text.ragged import Ragged, Rows, among, distinct_grams
 
 MU = 100.0  # Dirichlet prior: words of the collection that a post is smoothed with
-RANGE = 16.1  # ln N/n of a word of one post in as many as the background list counts: IDF 1
+RANGE = (
+    16.1  # ln N/n of a word of one post in as many as the background list counts: IDF 1
+)
 
 
 @family("words idf content_words content_idf")
 def overlap(candidates: CandidateList) -> Columns:
     """Common words: Severyn & Moschitti (2015), section 4.1, and Rao et al. (2019), section 4.2.
 
-    As in :class:`~rerankers.networks.layers.WordOverlap` they are counts and sums over
+    As in :class:`~tweetrerank.rerankers.networks.layers.WordOverlap` they are counts and sums over
     distinct words.
 
     ``words``: |q ∩ d|, number of distinct words in both texts.
@@ -27,7 +35,9 @@ def overlap(candidates: CandidateList) -> Columns:
     """
     query = candidates.query_columns
     idf, content = query.idf, ~query.is_stop_word  # [Lq]
-    weights = np.stack([np.ones_like(idf), idf, content, content * idf], axis=1)  # [Lq, 4]
+    weights = np.stack(
+        [np.ones_like(idf), idf, content, content * idf], axis=1
+    )  # [Lq, 4]
     common = candidates.contains(candidates.posts.column("words"))
     return [*(common[:, :, None] * weights).sum(axis=1).T]
 
@@ -87,7 +97,10 @@ def lexical(candidates: CandidateList) -> Columns:
     return [
         column
         for scores in (candidates.bm25, _likelihood(candidates))
-        for column in (scores, *(candidates.compared * each for each in normalised(scores)))
+        for column in (
+            scores,
+            *(candidates.compared * each for each in normalised(scores)),
+        )
     ]
 
 
@@ -109,7 +122,9 @@ def _likelihood(candidates: CandidateList) -> Floats:
     lengths = candidates.posts.column("words").lengths
     # A word of n in N posts, once in each, is this share of all their words.
     background = np.exp(-RANGE * idf) / candidates.mean_length
-    ratios = np.log1p(frequencies / (MU * background)) + np.log(MU / (MU + lengths))[:, None]
+    ratios = (
+        np.log1p(frequencies / (MU * background)) + np.log(MU / (MU + lengths))[:, None]
+    )
     return ratios.sum(axis=1) / max(1, len(idf))
 
 
@@ -133,7 +148,9 @@ def grams(candidates: CandidateList) -> Columns:
     holders = np.bincount(places, minlength=len(query))
     weights = np.log1p((len(posts) - holders + 0.5) / (holders + 0.5))
     sums = np.bincount(posts.owners[common], weights[places], len(posts))
-    norm = 1 + 0.9 * (0.25 + 0.75 * posts.lengths / max(float(posts.lengths.mean()), 1.0))
+    norm = 1 + 0.9 * (
+        0.25 + 0.75 * posts.lengths / max(float(posts.lengths.mean()), 1.0)
+    )
     scores = sums / norm / max(weights.sum(), 1e-9)
     return scores, *normalised(scores)
 
@@ -166,14 +183,21 @@ def phrases(candidates: CandidateList) -> Columns:
         has_pair[_holding(stems, np.array(pair))] = 1
         pairs += has_pair
     whole[_holding(stems, query)] = 1
-    return pairs / max(1, len(distinct)), whole, *_places(tokens), *_trigrams(candidates)
+    return (
+        pairs / max(1, len(distinct)),
+        whole,
+        *_places(tokens),
+        *_trigrams(candidates),
+    )
 
 
 def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     """``proximity`` and ``first_place``: two arrays [N]."""
     content = tokens.query.stem[~tokens.query.is_stop_word]
     # [Lq]; without indices NumPy would import its masked arrays.
-    stems, _ = np.unique(content if len(content) else tokens.query.stem, return_index=True)
+    stems, _ = np.unique(
+        content if len(content) else tokens.query.stem, return_index=True
+    )
     at = np.flatnonzero(among(tokens.words.stem, stems))  # [H] places of query words
     posts = len(tokens.posts)
     if not len(at):

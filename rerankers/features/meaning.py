@@ -12,8 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.errors import RerankerError
-from rerankers.features.candidates import (
+from tweetrerank.rerankers.features.candidates import (
     LEAST_KNOWN,
     PARAMETRIC,
     CandidateList,
@@ -22,11 +21,20 @@ from rerankers.features.candidates import (
     minmax,
     z_score,
 )
-from rerankers.features.feedback import likeness, weights_of
-from rerankers.features.tables import Floats
-from rerankers.pairs import FIRST_STAGE
-from rerankers.text.ragged import Ragged, sums_of
-from rerankers.text.spaces import ADAPTED, GENERAL, SHORT, Known, WordSpace, general, unit
+from tweetrerank.rerankers.features.feedback import likeness, weights_of
+from tweetrerank.rerankers.features.text_tables import Floats
+from tweetrerank.rerankers.pairs import FIRST_STAGE
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.ragged import Ragged, sums_of
+from tweetrerank.rerankers.text.spaces import (
+    ADAPTED,
+    GENERAL,
+    SHORT,
+    Known,
+    WordSpace,
+    general,
+    unit,
+)
 
 DEPTHS = (5, 10, 20, 50)
 
@@ -78,7 +86,9 @@ def _columns(candidates: CandidateList, words: "_Words") -> Columns:
     sums = words.sums()
     cosine = _products(sums, sums[0])[1:]
     # Vectors of length 1, weighted by IDF
-    by_idf = words.sums((words.idf / np.maximum(words.known.lengths, SHORT)).astype(np.float32))
+    by_idf = words.sums(
+        (words.idf / np.maximum(words.known.lengths, SHORT)).astype(np.float32)
+    )
     first_stage = candidates.evidence
     mixed = (minmax(cosine) + first_stage) / 2
     parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
@@ -104,7 +114,9 @@ class _Words(NamedTuple):
         rows, places = candidates.distinct_words
         starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
         texts = Ragged(places, np.concatenate([[0], starts]))
-        return cls(candidates.words.vectors(rows, space), candidates.columns.idf[rows], texts)
+        return cls(
+            candidates.words.vectors(rows, space), candidates.columns.idf[rows], texts
+        )
 
     @property
     def are_known(self) -> bool:
@@ -136,7 +148,9 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     filled = words.texts.lengths[1:] > 0
     starts = words.texts.starts[1:-1][filled]
     if len(starts):
-        best[:, filled] = np.maximum.reduceat(cosines[:, words.texts.values], starts, axis=1)
+        best[:, filled] = np.maximum.reduceat(
+            cosines[:, words.texts.values], starts, axis=1
+        )
     weights = properties.idf[compared]
     mean = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
     return mean.astype(np.float64), best.min(axis=0).astype(np.float64)

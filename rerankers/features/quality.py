@@ -2,7 +2,12 @@
 
 import numpy as np
 
-from rerankers.features.candidates import CERTAIN, CandidateList, Columns, family
+from tweetrerank.rerankers.features.candidates import (
+    CERTAIN,
+    CandidateList,
+    Columns,
+    family,
+)
 
 
 @family(

@@ -10,10 +10,10 @@ from threading import Lock
 
 import numpy as np
 
-from rerankers.features.tables import COLUMNS, PostTable, WordTable
-from rerankers.pairs import Pairs
-from rerankers.text.ragged import Ragged, Rows
-from rerankers.text.vocabulary import Idf
+from tweetrerank.rerankers.features.text_tables import COLUMNS, PostTable, WordTable
+from tweetrerank.rerankers.pairs import Pairs
+from tweetrerank.rerankers.text.ragged import Ragged, Rows
+from tweetrerank.rerankers.text.vocabulary import Idf
 
 MOST_WORDS = 2**16
 """Words whose properties and vectors are kept, 1 KB each; one more, and all begin again."""
@@ -52,7 +52,11 @@ class RecentPosts:
     def words(self, idf: Idf) -> WordTable:
         """The table of words; a new one, without posts, if it is full or of another source."""
         with self._lock:
-            if self._words is None or self._words.idf is not idf or len(self._words) > MOST_WORDS:
+            if (
+                self._words is None
+                or self._words.idf is not idf
+                or len(self._words) > MOST_WORDS
+            ):
                 self._words = WordTable(idf)
                 self._posts.clear()
                 self.bytes = 0
@@ -62,11 +66,15 @@ class RecentPosts:
         """A function from posts [N] of pairs to their table; it reads posts that are missing."""
 
         def read(numbers: Rows) -> PostTable:
-            posts = [(pairs.texts[number], pairs.urls[number]) for number in numbers.tolist()]
+            posts = [
+                (pairs.texts[number], pairs.urls[number]) for number in numbers.tolist()
+            ]
             found = self._find(posts, words)
             if new := [post for post in dict.fromkeys(posts) if post not in found]:
                 texts, urls = zip(*new, strict=True)
-                read = dict(zip(new, _rows_of(PostTable.read(texts, urls, words)), strict=True))
+                read = dict(
+                    zip(new, _rows_of(PostTable.read(texts, urls, words)), strict=True)
+                )
                 self._keep(read, words)
                 found |= read
             return _table([found[post] for post in posts])
@@ -108,9 +116,16 @@ def _rows_of(table: PostTable) -> list[Kept]:
 
 def _table(posts: Sequence[Kept]) -> PostTable:
     columns = {}
-    for (name, kind), lists in zip(COLUMNS.items(), zip(*posts, strict=True), strict=True):
-        lengths = np.fromiter(map(len, lists), np.int64, len(lists)) // np.dtype(kind).itemsize
-        columns[name] = Ragged.from_lengths(np.frombuffer(b"".join(lists), kind), lengths)
+    for (name, kind), lists in zip(
+        COLUMNS.items(), zip(*posts, strict=True), strict=True
+    ):
+        lengths = (
+            np.fromiter(map(len, lists), np.int64, len(lists))
+            // np.dtype(kind).itemsize
+        )
+        columns[name] = Ragged.from_lengths(
+            np.frombuffer(b"".join(lists), kind), lengths
+        )
     return PostTable(len(posts), columns.__getitem__)
 
 

@@ -12,9 +12,14 @@ no time: their features are 0, and no density includes them.
 
 import numpy as np
 
-from rerankers.features.candidates import CandidateList, Columns, family, minmax
-from rerankers.features.tables import Floats
-from rerankers.pairs import FIRST_STAGE
+from tweetrerank.rerankers.features.candidates import (
+    CandidateList,
+    Columns,
+    family,
+    minmax,
+)
+from tweetrerank.rerankers.features.text_tables import Floats
+from tweetrerank.rerankers.pairs import FIRST_STAGE
 
 WIDTHS = (2.0, 6.0, 24.0)  # Standard deviations of the kernels in hours
 
@@ -44,12 +49,16 @@ def newest_doc_id(milliseconds: int) -> str:
     """The greatest identifier of a time, in milliseconds since 1970; ValueError if none has it."""
     number = ((milliseconds - _EPOCH + 1) << 22) - 1
     if not _FIRST <= number < 2**63:
-        raise ValueError(f"found {milliseconds} ms since 1970, expected a time of tweets")
+        raise ValueError(
+            f"found {milliseconds} ms since 1970, expected a time of tweets"
+        )
     return str(number)
 
 
 @family(
-    " ".join(f"{name}_{width:.0f}h" for name in ("density", "surplus") for width in WIDTHS)
+    " ".join(
+        f"{name}_{width:.0f}h" for name in ("density", "surplus") for width in WIDTHS
+    )
     + " age newer",
     FIRST_STAGE,
 )
@@ -86,7 +95,9 @@ def _sums(ages: Floats, weights: Floats, width: float) -> Floats:
     """[N, W] weighted sum of the others' kernels at each candidate's age, for weights [N, W]."""
     order = np.argsort(ages, kind="stable")
     # Gaps are cut to the kernels' reach, so the number of candidates bounds the grid's size.
-    gaps = np.minimum(np.diff(ages[order] / width, prepend=ages[order[0]] / width), _REACH)
+    gaps = np.minimum(
+        np.diff(ages[order] / width, prepend=ages[order[0]] / width), _REACH
+    )
     place = np.empty(len(ages))
     place[order] = np.cumsum(gaps) * _STEPS
     left = place.astype(np.int64)

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from rerankers.networks.training.settings import RAO_2019, Settings
-from rerankers.pairs import PRIOR
-from rerankers.text.words import Reading
+from tweetrerank.rerankers.networks.training.settings import RAO_2019, Settings
+from tweetrerank.rerankers.pairs import PRIOR
+from tweetrerank.rerankers.text.words import Reading
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -58,7 +58,9 @@ class Terms(NamedTuple):
 class Encoded(NamedTuple):
     """A batch of texts with their words."""
 
-    vectors: Any  # [B, E] of texts or [B, L, E] of words, or one for each length of phrases
+    vectors: (
+        Any  # [B, E] of texts or [B, L, E] of words, or one for each length of phrases
+    )
     words: Terms
 
 
@@ -77,13 +79,17 @@ class Reranker(nn.Module, ABC):
 
     configurations: ClassVar[Mapping[str, Any]]
     """Frozen dataclasses of hyperparameters by name; the first one is the default."""
-    query_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs of queries that ``encode`` reads
+    query_inputs: ClassVar[Sequence[str]] = (
+        WORDS,
+    )  # Inputs of queries that ``encode`` reads
     post_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Those of posts
     training_settings: ClassVar[Settings] = Settings()
     """Default settings of training; 0 epochs for a model without steps."""
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
-    decay_shares: ClassVar[Mapping[str, float]] = {}  # Part of a name -> factor of weight decay
+    decay_shares: ClassVar[
+        Mapping[str, float]
+    ] = {}  # Part of a name -> factor of weight decay
     has_matches: ClassVar[bool] = False
     """Whether its matches of query and post can be shown as the reasons of a score."""
 
@@ -130,12 +136,20 @@ class Reranker(nn.Module, ABC):
         return self.head(self.represent(interactions))
 
     def interactions(
-        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, prior: Tensor | None
+        self,
+        queries: Inputs,
+        posts: Inputs,
+        query_of_post: Tensor,
+        prior: Tensor | None,
     ) -> Interactions:
         """The first two steps, for P posts, each with its query, and with ``prior`` [P] if read."""
         encoded = self.encode(queries, QUERY), self.encode(posts, POST)
         interactions = self.interact(*encoded, query_of_post)
-        return interactions if prior is None else {**interactions, PRIOR: prior.view(-1, 1, 1)}
+        return (
+            interactions
+            if prior is None
+            else {**interactions, PRIOR: prior.view(-1, 1, 1)}
+        )
 
     def forward(self, *batch: Any) -> Tensor:
         """Scores [P] by all four steps, with the arguments of :meth:`interactions`."""

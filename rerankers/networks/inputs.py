@@ -12,14 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers import features
-from rerankers.networks import base
-from rerankers.networks.base import Inputs, Interactions, Reranker, Terms
-from rerankers.pairs import PRIOR, Pairs
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import Ragged, Rows
-from rerankers.text.vocabulary import Idf, Vocabulary
-from rerankers.text.words import ascii_text, character_trigrams, mask_digits, url_trigrams
+from tweetrerank.rerankers import features
+from tweetrerank.rerankers.networks import base
+from tweetrerank.rerankers.networks.base import Inputs, Interactions, Reranker, Terms
+from tweetrerank.rerankers.pairs import PRIOR, Pairs
+from tweetrerank.rerankers.text.lexicon import Lexicon
+from tweetrerank.rerankers.text.ragged import Ragged, Rows
+from tweetrerank.rerankers.text.vocabulary import Idf, Vocabulary
+from tweetrerank.rerankers.text.words import (
+    ascii_text,
+    character_trigrams,
+    mask_digits,
+    url_trigrams,
+)
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,20 @@ class TextEncoder:
         reading, is_query = model.reading, side == base.QUERY
         inputs = model.query_inputs if is_query else model.post_inputs
         lexicon = Lexicon.from_texts(texts, reading.tokens)
-        starts, word, tokens = lexicon.texts.starts, lexicon.texts.values, dict[str, TokenIds]()
+        starts, word, tokens = (
+            lexicon.texts.starts,
+            lexicon.texts.values,
+            dict[str, TokenIds](),
+        )
         weights: npt.NDArray[np.float32] | None = None
         if is_query:
             weights = self.idf.weights(lexicon.words, model.idf != "relative")[word]
         for name in {base.WORDS, base.MASKED_WORDS}.intersection(inputs):
-            words = lexicon.words if name == base.WORDS else [*map(mask_digits, lexicon.words)]
+            words = (
+                lexicon.words
+                if name == base.WORDS
+                else [*map(mask_digits, lexicon.words)]
+            )
             ids = np.array(self.vocabulary.ids(words), dtype=np.int32)
             tokens[name] = TokenIds(ids[word], starts, weights)
         if base.TRIGRAMS in inputs and reading.trigrams == "text":
@@ -72,8 +85,12 @@ class TextEncoder:
                 weights = np.repeat(weights, grams.lengths)
                 if model.idf == "phrases":
                     # A trigram is in all posts of its word, which the source may lack.
-                    weights = np.minimum(weights, self.idf.trigram_weights(grams.values))
-            tokens[base.TRIGRAMS] = TokenIds(grams.values + 1, grams.starts[starts], weights)
+                    weights = np.minimum(
+                        weights, self.idf.trigram_weights(grams.values)
+                    )
+            tokens[base.TRIGRAMS] = TokenIds(
+                grams.values + 1, grams.starts[starts], weights
+            )
         if base.URL_TRIGRAMS in inputs:
             grams = url_trigrams(urls, reading.urls)
             tokens[base.URL_TRIGRAMS] = TokenIds(grams.values + 1, grams.starts)
@@ -125,13 +142,17 @@ class Tokenized:
             {name: ids.batch(queries, device) for name, ids in self.queries.items()},
             {name: ids.batch(posts, device) for name, ids in self.posts.items()},
             torch.from_numpy(query_of_post).to(device),
-            None if self.prior is None else torch.from_numpy(self.prior[rows]).to(device),
+            None
+            if self.prior is None
+            else torch.from_numpy(self.prior[rows]).to(device),
         )
 
     def take(self, rows: Rows) -> Self:
         """The pairs ``rows``, with all texts."""
         names = ("query_index", "post_index", "prior", "places")
-        of_pairs = {name: each for name in names if (each := getattr(self, name)) is not None}
+        of_pairs = {
+            name: each for name in names if (each := getattr(self, name)) is not None
+        }
         return replace(self, **{name: each[rows] for name, each in of_pairs.items()})
 
     def lengths(self) -> Rows:

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.networks.base import Terms
-from rerankers.text.vocabulary import Vocabulary
-from rerankers.text.words import STOP_WORDS
+from tweetrerank.rerankers.networks.base import Terms
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.text.words import STOP_WORDS
 
 Vectors = npt.NDArray[np.float32]
 
@@ -105,9 +105,16 @@ class TrainedVectors(nn.Embedding):
     drawn from U[low, high]; that of padding stays 0 unless ``padding`` is true."""
 
     def __init__(
-        self, known: Vectors, new: int, padding: bool = False, low: float = 0.0, high: float = 0.1
+        self,
+        known: Vectors,
+        new: int,
+        padding: bool = False,
+        low: float = 0.0,
+        high: float = 0.1,
     ) -> None:
-        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=None if padding else 0)
+        super().__init__(
+            1 + len(known) + new, known.shape[1], padding_idx=None if padding else 0
+        )
         with torch.no_grad():
             self.weight.uniform_(low, high)
             self.weight[0] = 0.0
@@ -135,7 +142,9 @@ class StopWords(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """1.0 where ``ids``, of any shape, are terms but not stop words."""
-        known = self.is_stop[ids.clamp(max=len(self.is_stop) - 1)] & (ids < len(self.is_stop))
+        known = self.is_stop[ids.clamp(max=len(self.is_stop) - 1)] & (
+            ids < len(self.is_stop)
+        )
         return (ids.ne(0) & ~known).float()
 
 
@@ -151,13 +160,19 @@ class WordOverlap(nn.Module):
     def forward(self, query: Terms, post_ids: Tensor, query_of_post: Tensor) -> Tensor:
         """[P, 4]: number of common words; sum of their IDF; and both without stop words. Words are
         given for Q queries and P posts, with the row of each post's query."""
-        earlier = torch.tril(query.ids.unsqueeze(2) == query.ids.unsqueeze(1), diagonal=-1)
+        earlier = torch.tril(
+            query.ids.unsqueeze(2) == query.ids.unsqueeze(1), diagonal=-1
+        )
         # [Q, Lq], 1 for the first occurrence of a term
         distinct = (query.ids.ne(0) & ~earlier.any(dim=2)).float()
         weights = torch.stack([distinct, distinct * query.weights], dim=2)
         without_stop_words = weights * self.content_words(query.ids).unsqueeze(2)
-        of_words = torch.cat([weights, without_stop_words], dim=2)[query_of_post]  # [P, Lq, 4]
-        same = query.ids[query_of_post].unsqueeze(2) == post_ids.unsqueeze(1)  # [P, Lq, Ld]
+        of_words = torch.cat([weights, without_stop_words], dim=2)[
+            query_of_post
+        ]  # [P, Lq, 4]
+        same = query.ids[query_of_post].unsqueeze(2) == post_ids.unsqueeze(
+            1
+        )  # [P, Lq, Ld]
         return torch.bmm(same.any(dim=2).float().unsqueeze(1), of_words).squeeze(1)
 
 
@@ -216,7 +231,9 @@ class ConvolutionTower(nn.Module):
     ) -> None:
         super().__init__()
         self.vectors = vectors
-        self.precision = "fp32"  # Of the convolutions' products in training: or ``bf16``
+        self.precision = (
+            "fp32"  # Of the convolutions' products in training: or ``bf16``
+        )
         self.reads_padding, self.dropout = reads_padding, dropout
         sizes = [size] + [filters] * depth
         self.convolutions = nn.ModuleList(
@@ -247,7 +264,9 @@ class ConvolutionTower(nn.Module):
                 terms = terms * mask
             levels.append(terms)
         length = ids.shape[1] + self.reads_padding
-        return [level.unflatten(0, padded.shape)[:, :length].float() for level in levels]
+        return [
+            level.unflatten(0, padded.shape)[:, :length].float() for level in levels
+        ]
 
 
 class WideConvolution(Convolution):
@@ -289,7 +308,12 @@ def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
 
 def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     """Two linear layers with a ReLU between them (Rao et al. 2019, section 3.4)."""
-    layers = nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
+    layers = (
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, outputs),
+    )
     return nn.Sequential(*layers)
 
 

@@ -1,7 +1,7 @@
 """Networks: models that PyTorch computes, which score each post of a query by itself, in batches.
 
 Each distinct text is tokenized once. A batch has posts of one query, sorted by length, so that it
-has little padding; MP-HCNN takes its fast path on a CPU (:mod:`rerankers.networks.ngrams`).
+has little padding; MP-HCNN takes its fast path on a CPU (:mod:`tweetrerank.rerankers.networks.ngrams`).
 """
 
 import json
@@ -17,15 +17,14 @@ import numpy.typing as npt
 import torch
 from safetensors.numpy import save
 
-from rerankers import devices
-from rerankers.errors import RerankerError
-from rerankers.explanation import Explanation
-from rerankers.networks.base import Reranker
-from rerankers.networks.inputs import TextEncoder, Tokenized
-from rerankers.networks.models._mp_hcnn_matches import explain
-from rerankers.networks.ngrams import fast_path
-from rerankers.pairs import PRIOR, Pairs, lists_of
-from rerankers.reranker import (
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.explanation import Explanation
+from tweetrerank.rerankers.networks.base import Reranker
+from tweetrerank.rerankers.networks.inputs import TextEncoder, Tokenized
+from tweetrerank.rerankers.networks.models._mp_hcnn_matches import explain
+from tweetrerank.rerankers.networks.ngrams import fast_path
+from tweetrerank.rerankers.pairs import PRIOR, Pairs, lists_of
+from tweetrerank.rerankers.reranker import (
     TUNING_FILE,
     VOCABULARY,
     WEIGHTS,
@@ -34,8 +33,9 @@ from rerankers.reranker import (
     check_finite,
     silent,
 )
-from rerankers.text.ragged import Rows
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.ragged import Rows
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 BATCH_SIZE = 256  # Pairs: enough for two cores, and the matrices fit into their caches
 SHARING = 4  # Batch size multiplier for a fast path, which shares work between pairs
@@ -53,12 +53,16 @@ class Network(Model):
     batch_size: int = BATCH_SIZE  # Pairs in a forward pass; see :func:`score_tokenized`
 
     @classmethod
-    def of(cls, model: Reranker, weights: Mapping[str, Any], device: str, **known: Any) -> Self:
+    def of(
+        cls, model: Reranker, weights: Mapping[str, Any], device: str, **known: Any
+    ) -> Self:
         """A network with these weights on a device; ``known`` are the other fields. Raises
         RerankerError if the weights do not fit the hyperparameters."""
         devices.share_threads()
         try:
-            model.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
+            model.load_state_dict(
+                {key: torch.from_numpy(value) for key, value in weights.items()}
+            )
         except RuntimeError as error:
             reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
             raise RerankerError(
@@ -91,8 +95,10 @@ class Network(Model):
         """Matches of query and posts, as in Table 6 of Rao et al. (2019)."""
         return explain(self.model, self.encoder, pairs, rows) if self.explains else None
 
-    def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.float32]:
-        """Scores [P]; see :class:`rerankers.reranker.Model`."""
+    def score(
+        self, pairs: Pairs, progress: Progress = silent
+    ) -> npt.NDArray[np.float32]:
+        """Scores [P]; see :class:`tweetrerank.rerankers.reranker.Model`."""
         pairs = pairs.with_resources(self.resources)
         tokenized = Tokenized.from_pairs(pairs, self.encoder, self.model)
         return score_tokenized(self.model, tokenized, self.batch_size, progress)
@@ -104,7 +110,9 @@ class Network(Model):
         try:
             tuned = json.loads(path.read_text(encoding="utf-8"))
             if (scale := tuned["normalization"]) != "minmax":
-                raise ValueError(f"found a λ for scores normalised by {scale}, expected minmax")
+                raise ValueError(
+                    f"found a λ for scores normalised by {scale}, expected minmax"
+                )
             return float(tuned["weight"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
@@ -120,17 +128,26 @@ class Network(Model):
 
 
 def score_tokenized(
-    model: Reranker, pairs: Tokenized, batch_size: int = BATCH_SIZE, progress: Progress = silent
+    model: Reranker,
+    pairs: Tokenized,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress = silent,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs: [P], higher is better; on a GPU by :data:`ON_DEVICE` times larger batches.
     ``progress`` is called with the pairs of each finished batch; on a GPU, of each that is begun.
     Raises RerankerError if a score is not a finite number, or a batch does not fit into memory."""
     count, on_host = len(pairs.query_index), model.device_of().type in devices.HOSTS
-    size, found = batch_size if on_host else ON_DEVICE * batch_size, list[torch.Tensor]()
+    size, found = (
+        batch_size if on_host else ON_DEVICE * batch_size,
+        list[torch.Tensor](),
+    )
     with evaluating(model), ExitStack() as stack:
         if fast := fast_path(model, pairs):
             # Larger batches share more windows, but all threads need work until the end.
-            size = min(SHARING * batch_size, max(batch_size, -(-count // (4 * devices.threads()))))
+            size = min(
+                SHARING * batch_size,
+                max(batch_size, -(-count // (4 * devices.threads()))),
+            )
         # A fast path needs no padding: mixed lengths give batches of equal duration.
         parts = batches_of(pairs, size, is_mixed=fast is not None)
         each: Any = map
@@ -179,7 +196,9 @@ def represent_tokenized(model: Reranker, pairs: Tokenized) -> torch.Tensor:
     """Input [P, K] of the model's head for each pair, on the CPU."""
     order = batches_of(pairs, BATCH_SIZE)
     with evaluating(model), torch.inference_mode():
-        parts = [model.represent(pairs.compared(model, rows)).float().cpu() for rows in order]
+        parts = [
+            model.represent(pairs.compared(model, rows)).float().cpu() for rows in order
+        ]
     places = np.argsort(np.concatenate(order), kind="stable")
     # Outside of inference mode, a copy can take part in later gradients.
     return torch.cat(parts)[torch.from_numpy(places)].clone()

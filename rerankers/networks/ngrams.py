@@ -14,12 +14,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers import devices
-from rerankers.networks.base import QUERY, URL_TRIGRAMS, Interactions, Reranker
-from rerankers.networks.inputs import Tokenized
-from rerankers.networks.layers import LEAST_LENGTH, MaskedConvolution
-from rerankers.networks.models.mp_hcnn import MEAN_SCALE, Model
-from rerankers.text.ragged import Ragged, Rows, distinct
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.networks.base import (
+    QUERY,
+    URL_TRIGRAMS,
+    Interactions,
+    Reranker,
+)
+from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.layers import LEAST_LENGTH, MaskedConvolution
+from tweetrerank.rerankers.networks.models.mp_hcnn import MEAN_SCALE, Model
+from tweetrerank.rerankers.text.ragged import Ragged, Rows, distinct
 
 WINDOWS = 2048  # That pass through a layer together: their vectors stay in the processor's cache
 CPU = torch.device("cpu")
@@ -45,16 +50,25 @@ class FastPath(Tokenized):
         assert isinstance(model, Model)
         index, posts = self.query_index[rows[:1]], self.post_index[rows]
         terms = {name: ids.batch(index, CPU) for name, ids in self.queries.items()}
-        query, pooled = model.encode(terms, QUERY), dict[str, list[tuple[Tensor, Tensor]]]()
+        query, pooled = (
+            model.encode(terms, QUERY),
+            dict[str, list[tuple[Tensor, Tensor]]](),
+        )
         for name, inputs in self.inputs.items():
             # Inputs of one tower share its windows.
             parts = [self.posts[key].take(posts, most) for key, most in inputs.items()]
-            levels = self.towers[name].similarities(Ragged.joined(parts), query.vectors[name, name])
+            levels = self.towers[name].similarities(
+                Ragged.joined(parts), query.vectors[name, name]
+            )
             ends = np.cumsum([len(part.values) for part in parts])[:-1]
             for values, places in levels:
-                for key, part, own in zip(inputs, parts, np.split(places, ends), strict=True):
+                for key, part, own in zip(
+                    inputs, parts, np.split(places, ends), strict=True
+                ):
                     pooled.setdefault(key, []).append(_pooled(values, own, part.starts))
-        of_perspectives = {n: pooled[each.post_input] for n, each in model.perspectives.items()}
+        of_perspectives = {
+            n: pooled[each.post_input] for n, each in model.perspectives.items()
+        }
         lengths = torch.from_numpy(self.posts[URL_TRIGRAMS].lengths_of(posts))
         query_of_post = torch.zeros(len(rows), dtype=torch.int64)
         return model.features(of_perspectives, query.terms, query_of_post, lengths)
@@ -96,16 +110,24 @@ class TabulatedTower:
     def __init__(self, tower: Any, ids: Rows, normalized: bool) -> None:
         self.convolutions: list[MaskedConvolution] = [*tower.convolutions]
         self.normalized = normalized
-        self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)  # Of identifiers
+        self.rows = np.zeros(
+            int(ids.max(initial=0)) + 1, dtype=np.int64
+        )  # Of identifiers
         self.rows[ids] = np.arange(1, len(ids) + 1)
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
-        by_offset = (each.weight.unflatten(0, (each.width, -1)) for each in self.convolutions)
-        self.weights = [each.permute(1, 0, 2).flatten(1).contiguous() for each in by_offset]
+        by_offset = (
+            each.weight.unflatten(0, (each.width, -1)) for each in self.convolutions
+        )
+        self.weights = [
+            each.permute(1, 0, 2).flatten(1).contiguous() for each in by_offset
+        ]
         """Weights of each depth [E, width · F], those of each offset side by side."""
         self.table = vectors @ self.weights[0] if self.weights else vectors
         self.terms = vectors.mul_(self._scale(vectors))  # [V + 1, E]; row 0 is padding
 
-    def similarities(self, posts: Ragged, query: Sequence[Tensor]) -> list[tuple[Tensor, Rows]]:
+    def similarities(
+        self, posts: Ragged, query: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Rows]]:
         """Similarities of posts with a query, of which there are vectors [1, Lq, F] of each depth.
         Of each depth: [U, Lq] of its distinct windows, and [T] that of each position of the posts.
         A few thousand windows at a time pass through all steps of a depth."""
@@ -122,11 +144,17 @@ class TabulatedTower:
             if depth < len(self.convolutions):  # Row 0: positions after a text's end.
                 following = table.new_zeros(1 + len(rows), self.weights[depth].shape[1])
             for start in range(0, len(rows), WINDOWS):
-                vectors = F.embedding_bag(rows[start : start + WINDOWS], table, mode="sum")
+                vectors = F.embedding_bag(
+                    rows[start : start + WINDOWS], table, mode="sum"
+                )
                 vectors, end = vectors.add_(layer.bias).relu_(), start + len(vectors)
-                torch.mm(vectors, columns[depth], out=found[start:end]).mul_(self._scale(vectors))
+                torch.mm(vectors, columns[depth], out=found[start:end]).mul_(
+                    self._scale(vectors)
+                )
                 if following is not None:
-                    torch.mm(vectors, self.weights[depth], out=following[1 + start : 1 + end])
+                    torch.mm(
+                        vectors, self.weights[depth], out=following[1 + start : 1 + end]
+                    )
             levels.append((found, which))
             if following is not None:
                 values, table = which + 1, following
@@ -148,4 +176,8 @@ def fast_path(model: Reranker, pairs: Tokenized) -> FastPath | None:
     if not isinstance(model, Model) or pairs.places is not None:
         return None
     is_plain = model.config.normalization == "none" and not model.config.separate_urls
-    return FastPath(model, pairs) if is_plain and model.device_of().type in devices.HOSTS else None
+    return (
+        FastPath(model, pairs)
+        if is_plain and model.device_of().type in devices.HOSTS
+        else None
+    )

@@ -6,8 +6,14 @@ from typing import Self
 
 import numpy as np
 
-from rerankers.text.ragged import Ragged
-from rerankers.text.words import END, character_trigrams, shortened, tokens_of, treebank_words
+from tweetrerank.rerankers.text.ragged import Ragged
+from tweetrerank.rerankers.text.words import (
+    END,
+    character_trigrams,
+    shortened,
+    tokens_of,
+    treebank_words,
+)
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class Lexicon:
 
     @classmethod
     def from_texts(cls, texts: Sequence[str], tokens: str = "words") -> Self:
-        """Split texts into the ``tokens`` of a :class:`rerankers.text.words.Reading`."""
+        """Split texts into the ``tokens`` of a :class:`tweetrerank.rerankers.text.words.Reading`."""
         rows, is_ours = {END: 0}, tokens == "words"
         treebank = (token for text in texts for token in (*treebank_words(text), END))
         found = tokens_of(texts) if is_ours else treebank

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import Rows
-from rerankers.text.stems import stem
-from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, words
+from tweetrerank.rerankers.text.lexicon import Lexicon
+from tweetrerank.rerankers.text.ragged import Rows
+from tweetrerank.rerankers.text.stems import stem
+from tweetrerank.rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, words
 
-HALF = MAX_CHARACTERS // 2  # Two adjacent pieces of this length are a passage: they overlap
+HALF = (
+    MAX_CHARACTERS // 2
+)  # Two adjacent pieces of this length are a passage: they overlap
 
 # To the last blank within the length; without one, to its end.
 _PIECE = re.compile(rf"(?s:.{{1,{HALF}}}(?=\s|\Z)|.{{{HALF}}})")
@@ -30,7 +32,9 @@ def best_passages(queries: Sequence[str], texts: Sequence[str]) -> list[str]:
         if len(text) > MAX_CHARACTERS:
             rows_of[query].append(row)
     for query, rows in rows_of.items():
-        for row, passage in zip(rows, _best(query, [texts[row] for row in rows]), strict=True):
+        for row, passage in zip(
+            rows, _best(query, [texts[row] for row in rows]), strict=True
+        ):
             read[row] = passage
     return read
 
@@ -38,11 +42,16 @@ def best_passages(queries: Sequence[str], texts: Sequence[str]) -> list[str]:
 def _best(query: str, texts: Sequence[str]) -> list[str]:
     """The best passage of each of N long texts."""
     pieces = [_PIECE.findall(text) for text in texts]
-    counts, lengths = _counts(query[:MAX_CHARACTERS], [piece for own in pieces for piece in own])
+    counts, lengths = _counts(
+        query[:MAX_CHARACTERS], [piece for own in pieces for piece in own]
+    )
     # A passage is a piece and the next one: each piece begins one but the last of its text.
     ends = np.cumsum([len(own) for own in pieces])
     begins = np.delete(np.arange(ends[-1]), ends - 1)
-    counts, lengths = counts[begins] + counts[begins + 1], lengths[begins] + lengths[begins + 1]
+    counts, lengths = (
+        counts[begins] + counts[begins + 1],
+        lengths[begins] + lengths[begins + 1],
+    )
     holders = (counts > 0).sum(axis=0)
     idf = np.log1p((len(counts) - holders + 0.5) / (holders + 0.5))
     norm = 0.9 * (0.6 + 0.4 * lengths / max(lengths.mean(), 1.0))
@@ -61,8 +70,12 @@ def _counts(query: str, pieces: Sequence[str]) -> tuple[npt.NDArray[np.int64], R
     # In one order, as sums of scores are to be the same in every process.
     stems = sorted({*map(stem, wanted - STOP_WORDS or wanted)})
     # One more column for all other words.
-    column_of = defaultdict(lambda: len(stems), zip(stems, range(len(stems)), strict=True))
-    columns = np.array([column_of[stem(word)] for word in lexicon.words], dtype=np.int64)
+    column_of = defaultdict(
+        lambda: len(stems), zip(stems, range(len(stems)), strict=True)
+    )
+    columns = np.array(
+        [column_of[stem(word)] for word in lexicon.words], dtype=np.int64
+    )
     counts = np.zeros((len(pieces), len(stems) + 1), dtype=np.int64)
     np.add.at(counts, (lexicon.texts.owners, columns[lexicon.texts.values]), 1)
     return counts[:, :-1], lexicon.texts.lengths

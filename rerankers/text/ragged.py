@@ -24,7 +24,9 @@ class Ragged:
     starts: Rows  # [N + 1] start of each list in ``values``
 
     @classmethod
-    def from_lengths(cls, values: npt.NDArray[Any], lengths: npt.NDArray[np.integer]) -> Ragged:
+    def from_lengths(
+        cls, values: npt.NDArray[Any], lengths: npt.NDArray[np.integer]
+    ) -> Ragged:
         """Lists of the given ``lengths`` [N]."""
         starts = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=starts[1:])
@@ -36,14 +38,18 @@ class Ragged:
         if len(parts) == 1:
             return parts[0]
         values = np.concatenate([part.values for part in parts])
-        return Ragged.from_lengths(values, np.concatenate([part.lengths for part in parts]))
+        return Ragged.from_lengths(
+            values, np.concatenate([part.lengths for part in parts])
+        )
 
     @classmethod
     def split(cls, values: Rows, end: int) -> Ragged:
         """Lists that each ended with ``end``, which is left out."""
         ends = np.flatnonzero(values == end)
         # n ends, which are no values, precede the n-th list.
-        return cls(values[values != end], np.concatenate([[0], ends - np.arange(len(ends))]))
+        return cls(
+            values[values != end], np.concatenate([[0], ends - np.arange(len(ends))])
+        )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -96,7 +102,9 @@ class Ragged:
 
 
 def sums_of(
-    lists: Ragged, vectors: npt.NDArray[np.float32], weights: npt.NDArray[np.float32] | None = None
+    lists: Ragged,
+    vectors: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
     """[N, E] sum of the ``vectors`` [V, E] of each list's rows, times ``weights`` [T]."""
     if weights is None:
@@ -142,7 +150,9 @@ class Growing:
         first, self._size = self._size, self._size + len(rows[0])
         if self._size > len(self._arrays[0]):
             small, room = self._arrays, max(1024, 2 * self._size)
-            self._arrays = [np.empty((room, *array.shape[1:]), array.dtype) for array in small]
+            self._arrays = [
+                np.empty((room, *array.shape[1:]), array.dtype) for array in small
+            ]
             for array, old in zip(self._arrays, small, strict=True):
                 array[:first] = old[:first]
         for array, new in zip(self._arrays, rows, strict=True):
@@ -155,7 +165,9 @@ volume 3, section 6.4)."""
 _HASH = np.uint64(48)  # Bits of the hash of a sequence of characters
 
 
-def distinct(columns: Sequence[npt.NDArray[Any]], is_exact: bool = True) -> tuple[Rows, Rows]:
+def distinct(
+    columns: Sequence[npt.NDArray[Any]], is_exact: bool = True
+) -> tuple[Rows, Rows]:
     """Distinct rows of a table, given as one or more columns [T] of integers from 0 on.
 
     Unless ``is_exact`` a few kinds of rows may be returned twice, in less time.
@@ -208,7 +220,9 @@ def code_points(texts: Sequence[str]) -> Ragged:
     # Some posts hold half a surrogate pair.
     encoded = "".join(texts).encode("utf-32-le", errors="surrogatepass")
     lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    return Ragged.from_lengths(np.frombuffer(encoded, dtype="<u4").astype(np.uint32), lengths)
+    return Ragged.from_lengths(
+        np.frombuffer(encoded, dtype="<u4").astype(np.uint32), lengths
+    )
 
 
 def distinct_grams(codes: Ragged, size: int) -> Ragged:

@@ -3,7 +3,7 @@
 :func:`general` knows the pieces of all words, from the package ``wordllama``: 32,000 vectors
 distilled from the input embeddings of large language models (Miller 2024,
 https://github.com/dleemiller/WordLlama). A word's vector is the sum of its pieces' vectors.
-:class:`AdaptedSpace` is fitted to the posts of one collection; see :mod:`pipeline.adapt`.
+:class:`AdaptedSpace` is fitted to the posts of one collection; see :mod:`tweetrerank.pipeline.adapt`.
 
 A text is the sum of its words' vectors.
 """
@@ -23,11 +23,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from rerankers.errors import RerankerError, warn
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import Ragged, Rows, sums_of
-from rerankers.text.vectors import WordVectors, reduced
-from rerankers.text.words import words as cut_words
+from tweetrerank.rerankers.reranker_error import RerankerError, warn
+from tweetrerank.rerankers.text.lexicon import Lexicon
+from tweetrerank.rerankers.text.ragged import Ragged, Rows, sums_of
+from tweetrerank.rerankers.text.vectors import WordVectors, reduced
+from tweetrerank.rerankers.text.words import words as cut_words
 
 Vectors = npt.NDArray[np.float32]
 
@@ -69,7 +69,9 @@ class WordSpace:
         """Vectors of V words and their lengths."""
         none = np.zeros((0, self.size), np.float32), np.zeros(0, np.float32)
         vectors, is_known = self._compute(words) if words else none
-        return Known(vectors, np.sqrt(np.einsum("ve,ve->v", vectors, vectors)), is_known)
+        return Known(
+            vectors, np.sqrt(np.einsum("ve,ve->v", vectors, vectors)), is_known
+        )
 
 
 @lru_cache(maxsize=1)
@@ -83,11 +85,17 @@ def general() -> WordSpace:
     # Its folder alone is of use: the package's own code may download other vectors.
     package = importlib.util.find_spec("wordllama")
     if package is None or not package.submodule_search_locations:
-        raise RerankerError("found no package wordllama, which has the word vectors; install it")
+        raise RerankerError(
+            "found no package wordllama, which has the word vectors; install it"
+        )
     folder = Path(package.submodule_search_locations[0])
     try:
-        (vectors,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
-        cut = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+        (vectors,) = load_file(
+            folder / "weights" / "l2_supercat_256.safetensors"
+        ).values()
+        cut = Tokenizer.from_file(
+            str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json")
+        )
     except Exception as error:  # The tokenizer's errors have no class of their own.
         raise RerankerError(
             f"{folder}: found no word vectors that can be read ({error}); install wordllama again"
@@ -95,7 +103,9 @@ def general() -> WordSpace:
     cut.no_padding()
     cut.no_truncation()
     begins = np.zeros(len(vectors), np.bool_)
-    begins[[number for piece, number in cut.get_vocab().items() if piece[0] == "▁"]] = True
+    begins[[number for piece, number in cut.get_vocab().items() if piece[0] == "▁"]] = (
+        True
+    )
 
     def compute(words: Sequence[str]) -> tuple[Vectors, Vectors]:
         blocks = [words[start : start + BLOCK] for start in range(0, len(words), BLOCK)]
@@ -105,12 +115,16 @@ def general() -> WordSpace:
 
     def sums(words: Sequence[str]) -> tuple[Vectors, Rows]:
         # Lone surrogates are no UTF-8.
-        clean = [w if w.isascii() else w.encode(errors="replace").decode() for w in words]
+        clean = [
+            w if w.isascii() else w.encode(errors="replace").decode() for w in words
+        ]
         text = " ".join(clean)
         # Half the time of a list, where each word begins with a piece that begins with a space.
         is_one = text.split() == clean and "▁" not in text
         # The tokenizer's model alone takes two thirds of the time; it looks for no special tokens.
-        spaced = [f"▁{each.replace(' ', '▁')}" for each in ([text] if is_one else clean)]
+        spaced = [
+            f"▁{each.replace(' ', '▁')}" for each in ([text] if is_one else clean)
+        ]
         lists = [[piece.id for piece in cut.model.tokenize(each)] for each in spaced]
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
@@ -125,7 +139,9 @@ def general() -> WordSpace:
 def unit(vectors: Vectors) -> Vectors:
     """Vectors [V, E] of length 1, or 0."""
     lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
-    return vectors * np.where(lengths > SHORT, 1 / np.maximum(lengths, SHORT), 0)[:, None]
+    return (
+        vectors * np.where(lengths > SHORT, 1 / np.maximum(lengths, SHORT), 0)[:, None]
+    )
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
@@ -134,7 +150,9 @@ def text_vectors(texts: Sequence[str]) -> Vectors:
     return unit(sums_of(lexicon.texts, general().vectors(lexicon.words)))
 
 
-def general_vectors(texts: Iterable[str], common: int = 20_000, size: int = 100) -> WordVectors:
+def general_vectors(
+    texts: Iterable[str], common: int = 20_000, size: int = 100
+) -> WordVectors:
     """General vectors of the words of texts, after those of the most common English words.
 
     They take the place of a file of word vectors in a training, in ``size`` dimensions.
@@ -143,7 +161,9 @@ def general_vectors(texts: Iterable[str], common: int = 20_000, size: int = 100)
 
     counts = Counter(word for text in texts for word in set(cut_words(text)))
     # Words of our own splitting only, most common first as in a file.
-    first = dict.fromkeys(w for word in top_n_list("en", common) for w in cut_words(word))
+    first = dict.fromkeys(
+        w for word in top_n_list("en", common) for w in cut_words(word)
+    )
     known = list(dict.fromkeys([*first, *(word for word, _ in counts.most_common())]))
     return reduced(WordVectors(known, general().vectors(known)), size)
 
@@ -157,9 +177,18 @@ class AdaptedSpace(WordSpace):
     """
 
     def __init__(
-        self, words: Sequence[str], codes: npt.NDArray[np.int8], scales: Vectors, linear: Vectors
+        self,
+        words: Sequence[str],
+        codes: npt.NDArray[np.int8],
+        scales: Vectors,
+        linear: Vectors,
     ) -> None:
-        self.words, self.codes, self.scales, self.linear = list(words), codes, scales, linear
+        self.words, self.codes, self.scales, self.linear = (
+            list(words),
+            codes,
+            scales,
+            linear,
+        )
         self._number = {word: row for row, word in enumerate(self.words)}
         super().__init__(linear.shape[1], self._vectors_of)
 
@@ -170,7 +199,9 @@ class AdaptedSpace(WordSpace):
     def _vectors_of(self, words: Sequence[str]) -> tuple[Vectors, Vectors]:
         found = general().take(words)
         vectors, is_known = found.vectors @ self.linear, found.is_known.copy()
-        numbers = np.fromiter((self._number.get(word, -1) for word in words), np.int64, len(words))
+        numbers = np.fromiter(
+            (self._number.get(word, -1) for word in words), np.int64, len(words)
+        )
         known = np.flatnonzero(numbers >= 0)
         rows = numbers[known]
         vectors[known] += self.codes[rows] * self.scales[rows, None]
@@ -179,7 +210,9 @@ class AdaptedSpace(WordSpace):
 
     def content(self, description: Mapping[str, str]) -> bytes:
         """The content of a safetensors file, with a description in its header."""
-        spelled = np.frombuffer("\n".join(self.words).encode(errors="replace"), dtype=np.uint8)
+        spelled = np.frombuffer(
+            "\n".join(self.words).encode(errors="replace"), dtype=np.uint8
+        )
         arrays: dict[str, npt.NDArray[Any]] = {"words": spelled, "codes": self.codes}
         arrays |= {"scales": self.scales, "linear": self.linear}
         made = {"format": FORMAT, **description}
@@ -192,16 +225,24 @@ class AdaptedSpace(WordSpace):
         try:
             arrays, made = load_file(path), description_of(path)
             if (expected := made.pop(_SHA256, None)) is None:
-                warn(f"{path}: made by an earlier version, and unchecked; run pipeline.adapt again")
+                warn(
+                    f"{path}: made by an earlier version, and unchecked; run pipeline.adapt again"
+                )
             elif expected != _digest(arrays, made):
                 raise ValueError("another SHA-256 than at writing")
             spelled = arrays.pop("words").tobytes().decode()
             words = spelled.split("\n") if spelled else []
             space = cls(words, **arrays)
             shapes = (space.codes.shape, space.scales.shape, space.linear.shape)
-            wanted = ((len(words), space.size), (len(words),), (general().size, space.size))
+            wanted = (
+                (len(words), space.size),
+                (len(words),),
+                (general().size, space.size),
+            )
             if shapes != wanted or made.get("format") != FORMAT:
-                raise ValueError(f"arrays of {shapes}, expected {wanted} and format {FORMAT}")
+                raise ValueError(
+                    f"arrays of {shapes}, expected {wanted} and format {FORMAT}"
+                )
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise _unreadable(path, error) from None
         return space
@@ -222,7 +263,9 @@ def _unreadable(path: Path, error: Exception) -> RerankerError:
     )
 
 
-def _digest(arrays: Mapping[str, npt.NDArray[Any]], description: Mapping[str, str]) -> str:
+def _digest(
+    arrays: Mapping[str, npt.NDArray[Any]], description: Mapping[str, str]
+) -> str:
     """SHA-256 of an adapted space's arrays and description."""
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name, array in sorted(arrays.items()):

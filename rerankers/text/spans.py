@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 import regex
 
-from rerankers.text import words as reading
-from rerankers.text.words import composition
+from tweetrerank.rerankers.text import words as reading
+from tweetrerank.rerankers.text.words import composition
 
 Span = tuple[int, int]  # Start and end of characters in a text
 
@@ -25,8 +25,10 @@ _PART = regex.compile(r"[\w\p{M}]+|[^\w\p{M}]+")  # A word, or what is between w
 class Word(NamedTuple):
     """A word as models read it."""
 
-    text: str  # Lower case, without accents; see :func:`rerankers.text.words.words`
-    spans: tuple[Span, ...]  # Original characters that each of its characters comes from
+    text: str  # Lower case, without accents; see :func:`tweetrerank.rerankers.text.words.words`
+    spans: tuple[
+        Span, ...
+    ]  # Original characters that each of its characters comes from
 
     @property
     def place(self) -> Span:
@@ -39,20 +41,26 @@ def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
 
     A letter has as many trigrams as bytes in UTF-8.
     """
-    return _repeated(spans, (len(letter.encode(errors="replace")) for letter in letters))
+    return _repeated(
+        spans, (len(letter.encode(errors="replace")) for letter in letters)
+    )
 
 
 def _repeated(spans: Iterable[Span], times: Iterable[int]) -> list[Span]:
-    return [span for span, count in zip(spans, times, strict=True) for _ in range(count)]
+    return [
+        span for span, count in zip(spans, times, strict=True) for _ in range(count)
+    ]
 
 
 def find_words(text: str) -> list[Word]:
-    """The words of :func:`rerankers.text.words.words`, with their original characters."""
+    """The words of :func:`tweetrerank.rerankers.text.words.words`, with their original characters."""
     traced = _Traced.of(text[: reading.MAX_CHARACTERS])
     traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
     if not traced.text.isascii():
         traced = traced.fold()
-    traced = traced.sub(_BLANKS, " ").sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
+    traced = (
+        traced.sub(_BLANKS, " ").sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
+    )
     traced = traced.sub(reading.ELONGATION, r"\1\1").sub(_APOSTROPHE, "'")
     return [
         Word(token.group()[start:end], tuple(traced.spans[token.start() :][start:end]))
@@ -62,7 +70,7 @@ def find_words(text: str) -> list[Word]:
 
 
 def find_url(url: str) -> tuple[str, list[Span]]:
-    """The letters of :func:`rerankers.text.words.url_text`, and their spans; none without a URL."""
+    """The letters of :func:`tweetrerank.rerankers.text.words.url_text`, and their spans; none without a URL."""
     traced = _Traced.of(url[: reading.MAX_CHARACTERS]).sub(_AROUND, "")
     traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
     return traced.sub(reading.SCHEME, "").sub(_REST, "")
@@ -79,13 +87,19 @@ class _Traced(NamedTuple):
         return cls(text, [(place, place + 1) for place in range(len(text))])
 
     def sub(
-        self, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]
+        self,
+        pattern: re.Pattern[str],
+        replacement: str | Callable[[re.Match[str]], str],
     ) -> "_Traced":
         """``pattern.sub(replacement, text)``."""
         parts, spans, done = [], [], 0
         for match in pattern.finditer(self.text):
             start, end = match.span()
-            new = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
+            new = (
+                match.expand(replacement)
+                if isinstance(replacement, str)
+                else replacement(match)
+            )
             parts += [self.text[done:start], new]
             spans += self.spans[done:start] + self._replaced(start, end, len(new))
             done = end
@@ -107,7 +121,9 @@ class _Traced(NamedTuple):
 
     def fold(self) -> "_Traced":
         """Plain letters without style and accents; a letter's span includes its accents."""
-        spans = _repeated(self.spans, (len(normalize("NFKD", letter)) for letter in self.text))
+        spans = _repeated(
+            self.spans, (len(normalize("NFKD", letter)) for letter in self.text)
+        )
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
         for pattern, replacement in reading.SPELLINGS:
             traced = traced.sub(pattern, replacement)
@@ -116,10 +132,16 @@ class _Traced(NamedTuple):
             composed = composition(word.group())
             for match in _CHARACTER.finditer(traced.text, *word.span()):
                 # Marks are composed with the letter before them, or dropped.
-                letters, of_letters = composed(match.group()), traced.spans[slice(*match.span())]
+                letters, of_letters = (
+                    composed(match.group()),
+                    traced.spans[slice(*match.span())],
+                )
                 text += letters
                 if letters:
                     ends = [end for _, end in of_letters]
-                    last = (of_letters[min(len(letters), len(of_letters)) - 1][0], max(ends))
+                    last = (
+                        of_letters[min(len(letters), len(of_letters)) - 1][0],
+                        max(ends),
+                    )
                     kept += [*of_letters[: len(letters) - 1], last]
         return _Traced(text, kept)

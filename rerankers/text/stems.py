@@ -15,13 +15,46 @@ _ENDINGS_OF_STEPS = {
     "_step1b": ("ed", "ing"),
     "_step1c": ("y",),
     "_step2": (
-        *("tional", "enci", "anci", "izer", "bli", "alli", "entli", "eli", "ousli", "ization"),
-        *("ation", "ator", "alism", "iveness", "fulness", "ousness", "aliti", "iviti", "biliti"),
+        *(
+            "tional",
+            "enci",
+            "anci",
+            "izer",
+            "bli",
+            "alli",
+            "entli",
+            "eli",
+            "ousli",
+            "ization",
+        ),
+        *(
+            "ation",
+            "ator",
+            "alism",
+            "iveness",
+            "fulness",
+            "ousness",
+            "aliti",
+            "iviti",
+            "biliti",
+        ),
         *("fulli", "logi"),
     ),
     "_step3": ("icate", "ative", "alize", "iciti", "ical", "ful", "ness"),
     "_step4": (
-        *("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent"),
+        *(
+            "al",
+            "ance",
+            "ence",
+            "er",
+            "ic",
+            "able",
+            "ible",
+            "ant",
+            "ement",
+            "ment",
+            "ent",
+        ),
         *("ion", "ou", "ism", "ate", "iti", "ous", "ive", "ize"),
     ),
     "_step5a": ("e",),
@@ -44,7 +77,9 @@ def _porter() -> ModuleType:
     assert spec and spec.submodule_search_locations
     for name, folder in (("nltk", "."), ("nltk.stem", "stem")):
         sys.modules[name] = package = ModuleType(name)
-        package.__path__ = [str(Path(root, folder)) for root in spec.submodule_search_locations]
+        package.__path__ = [
+            str(Path(root, folder)) for root in spec.submodule_search_locations
+        ]
     try:
         return import_module("nltk.stem.porter")
     finally:
@@ -56,7 +91,9 @@ def _stemmer() -> Any:
     """NLTK's stemmer, whose steps pass words with other endings unread: a third of the time."""
     stemmer = _porter().PorterStemmer()
 
-    def guarded(step: Callable[[str], str], endings: tuple[str, ...]) -> Callable[[str], str]:
+    def guarded(
+        step: Callable[[str], str], endings: tuple[str, ...]
+    ) -> Callable[[str], str]:
         return lambda word: step(word) if word.endswith(endings) else word
 
     for name, endings in _ENDINGS_OF_STEPS.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.errors import RerankerError
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,11 @@ def read_vectors(path: Path) -> WordVectors:
     Raises RerankerError for a file that is missing, cut short or of another form.
     """
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = (
+            gzip.decompress(path.read_bytes())
+            if path.suffix == ".gz"
+            else path.read_bytes()
+        )
     except (OSError, EOFError, zlib.error) as error:
         raise RerankerError(
             f"{path}: word vectors cannot be read ({error}); fetch them with "
@@ -52,7 +56,9 @@ def _parse_binary(data: bytes) -> WordVectors:
     position = data.index(b"\n") + 1
     count, size = map(int, data[:position].split())
     if size < 1 or not 0 <= count * size <= len(data) // 4:
-        raise ValueError(f"{count} vectors of {size} numbers announced in {len(data)} bytes")
+        raise ValueError(
+            f"{count} vectors of {size} numbers announced in {len(data)} bytes"
+        )
     words, matrix = [], np.empty((count, size), dtype=np.float32)
     for row in range(count):
         end = data.index(b" ", position)
@@ -77,7 +83,9 @@ def _parse_text(data: bytes) -> WordVectors:
     for row, line in enumerate(lines):
         word, *numbers = line.rsplit(" ", size)
         if len(numbers) != size:
-            raise ValueError(f"{len(numbers)} numbers for {word[:40]!r} in place of {size}")
+            raise ValueError(
+                f"{len(numbers)} numbers for {word[:40]!r} in place of {size}"
+            )
         words.append(word)
         matrix[row] = np.array(numbers, dtype=np.float32)
     return WordVectors(words, matrix)
@@ -100,7 +108,9 @@ def read_archive(
             matrix = np.empty((sum(kept), size), dtype=np.float32)
             with archive.open(name) as lines:
                 for row, line in enumerate(compress(lines, kept)):
-                    matrix[row] = np.array(line.decode().split(" ")[1:], dtype=np.float32)
+                    matrix[row] = np.array(
+                        line.decode().split(" ")[1:], dtype=np.float32
+                    )
     except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError) as error:
         raise RerankerError(
             f"{path}: found no {name} that can be read ({error}), expected GloVe's archive "
@@ -149,6 +159,10 @@ def reduced(vectors: WordVectors, size: int) -> WordVectors:
     """
     matrix = vectors.matrix.astype(np.float64)
     if size > matrix.shape[1]:
-        raise RerankerError(f"found vectors of {matrix.shape[1]} numbers, expected {size} or more")
+        raise RerankerError(
+            f"found vectors of {matrix.shape[1]} numbers, expected {size} or more"
+        )
     _, axes = np.linalg.eigh(matrix.T @ matrix)  # By ascending singular value
-    return WordVectors(vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32))
+    return WordVectors(
+        vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32)
+    )

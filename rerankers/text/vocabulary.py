@@ -14,10 +14,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.errors import RerankerError
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.vectors import WordVectors
-from rerankers.text.words import (
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.lexicon import Lexicon
+from tweetrerank.rerankers.text.vectors import WordVectors
+from tweetrerank.rerankers.text.words import (
     SPACE,
     TRIGRAM_CLASSES,
     TRIGRAM_COUNT,
@@ -47,7 +47,10 @@ class Vocabulary:
     """
 
     def __init__(
-        self, known: Sequence[str], vectors: npt.NDArray[np.float32], buckets: int = UNKNOWN_BUCKETS
+        self,
+        known: Sequence[str],
+        vectors: npt.NDArray[np.float32],
+        buckets: int = UNKNOWN_BUCKETS,
     ) -> None:
         self.known, self.vectors, self.buckets = list(known), vectors, buckets
         self._ids = {word: row for row, word in enumerate(self.known, start=1)}
@@ -56,7 +59,8 @@ class Vocabulary:
         """Identifiers of words, the same for an unknown word in every vocabulary of this size."""
         ids, first = self._ids, len(self.known) + 1
         return [
-            ids.get(token) or first + zlib.crc32(token.encode(errors="replace")) % self.buckets
+            ids.get(token)
+            or first + zlib.crc32(token.encode(errors="replace")) % self.buckets
             for token in tokens
         ]
 
@@ -71,13 +75,15 @@ class Vocabulary:
     ) -> Self:
         """Select words of pre-trained vectors: those in at least ``minimum_count`` of the texts.
 
-        ``tokens`` are those of a :class:`rerankers.text.words.Reading`. The ``common`` most
+        ``tokens`` are those of a :class:`tweetrerank.rerankers.text.words.Reading`. The ``common`` most
         frequent words are selected anyway, for future queries and posts.
         """
         split = words if tokens == "words" else treebank_words
         counts = Counter(word for text in texts for word in set(split(text)))
         known = enumerate(vectors.words)
-        rows = [row for row, word in known if row < common or counts[word] >= minimum_count]
+        rows = [
+            row for row, word in known if row < common or counts[word] >= minimum_count
+        ]
         return cls([vectors.words[row] for row in rows], vectors.matrix[rows])
 
     def content(self) -> bytes:
@@ -94,10 +100,15 @@ class Vocabulary:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known, size = [str(word) for word in content["words"]], int(content["vector_size"])
+            known, size = (
+                [str(word) for word in content["words"]],
+                int(content["vector_size"]),
+            )
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']}, expected {FORMAT}")
-            return cls(known, np.zeros((len(known), size), np.float32), int(content["buckets"]))
+            return cls(
+                known, np.zeros((len(known), size), np.float32), int(content["buckets"])
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
                 f"{path}: found no readable vocabulary ({error}), expected the JSON file of a "
@@ -117,9 +128,13 @@ class Idf:
     share: Callable[[str], float]  # Word -> n/N, the share of posts with the word
     posts: float  # N
     source: str  # Name of the source, for reports
-    known: Callable[[], Collection[str]]  # Words of the source, whose trigrams are counted
+    known: Callable[
+        [], Collection[str]
+    ]  # Words of the source, whose trigrams are counted
 
-    def weights(self, tokens: Sequence[str], classical: bool = False) -> npt.NDArray[np.float32]:
+    def weights(
+        self, tokens: Sequence[str], classical: bool = False
+    ) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
         scale, shares = math.log1p(self.posts), [self.share(token) for token in tokens]
         # Many words have the same share, all unknown ones for example.
@@ -130,10 +145,14 @@ class Idf:
         }
         return np.array([idf[share] for share in shares], dtype=np.float32)
 
-    def trigram_weights(self, trigrams: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    def trigram_weights(
+        self, trigrams: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
         """Classical IDF of character trigrams, for their identifiers [T]: [T]."""
         rarest = 1 / self.posts
-        return -np.log(np.maximum(self._trigram_shares[trigrams], rarest)).astype(np.float32)
+        return -np.log(np.maximum(self._trigram_shares[trigrams], rarest)).astype(
+            np.float32
+        )
 
     @cached_property
     def _trigram_shares(self) -> npt.NDArray[np.float64]:
@@ -198,11 +217,17 @@ class Idf:
         Raises RerankerError, with file and line, for a line of another form.
         """
         try:
-            first, *lines = path.read_text(encoding="utf-8").splitlines() or ["an empty file"]
+            first, *lines = path.read_text(encoding="utf-8").splitlines() or [
+                "an empty file"
+            ]
         except (OSError, UnicodeDecodeError) as error:
-            raise RerankerError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+            raise RerankerError(
+                f"{path}: cannot be read as UTF-8 text ({error})"
+            ) from None
         if not first.strip().isdecimal() or int(first) == 0:
-            raise RerankerError(f"{path}:1: found {first!r}, expected the number of posts")
+            raise RerankerError(
+                f"{path}:1: found {first!r}, expected the number of posts"
+            )
         frequencies: dict[str, int] = {}
         for number, line in enumerate(lines, start=2):
             word, _, count = line.partition("\t")
@@ -214,7 +239,9 @@ class Idf:
         return cls.from_document_frequencies(frequencies, int(first), str(path))
 
 
-def document_frequencies(texts: Sequence[str], progress: Callable[[int], object]) -> str:
+def document_frequencies(
+    texts: Sequence[str], progress: Callable[[int], object]
+) -> str:
     """The content of a file for :meth:`Idf.read`; ``progress`` is given numbers of texts."""
     counts = Counter[str]()
     for start in range(0, len(texts), BLOCK):
@@ -223,12 +250,14 @@ def document_frequencies(texts: Sequence[str], progress: Callable[[int], object]
         places = np.unique(rows.owners * size + rows.values)  # Each word of a text once
         counts.update(lexicon.words[row] for row in (places % size).tolist())
         progress(len(rows))
-    return "".join([f"{len(texts)}\n", *(f"{word}\t{n}\n" for word, n in counts.most_common())])
+    return "".join(
+        [f"{len(texts)}\n", *(f"{word}\t{n}\n" for word, n in counts.most_common())]
+    )
 
 
 @cache
 def word_frequencies(language: str) -> Callable[[str], float]:
-    """Word, as :func:`rerankers.text.words.words` cuts it -> its share of all words.
+    """Word, as :func:`tweetrerank.rerankers.text.words.words` cuts it -> its share of all words.
 
     For English a faster ``wordfreq.word_frequency``: a word of lower-case ASCII letters is looked
     up as it is: frequency 0 if wordfreq's list does not have it, otherwise one frequency for all
@@ -242,7 +271,9 @@ def word_frequencies(language: str) -> Callable[[str], float]:
 
     if language != "en":
         known = _frequencies_of_words(language)
-        return lambda word: known.get(word) or (with_digits(word) if _DIGIT.search(word) else 0.0)
+        return lambda word: (
+            known.get(word) or (with_digits(word) if _DIGIT.search(word) else 0.0)
+        )
     frequencies: dict[float | None, float] = {None: 0.0}  # Of words without a level
     # With both arguments this is wordfreq's own cached list.
     level_of = wordfreq.get_frequency_dict(language, "best").get

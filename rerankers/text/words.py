@@ -24,7 +24,7 @@ from urllib.parse import unquote
 import numpy as np
 import regex
 
-from rerankers.text.ragged import Ragged
+from tweetrerank.rerankers.text.ragged import Ragged
 
 TRIGRAM_CLASSES = 40
 """Character classes of trigrams: letters, digits, ``#`` and three classes for all other characters.
@@ -38,9 +38,7 @@ END = "\0"  # Marks the end of each text in a list of tokens
 
 # Not the module re, whose letters are those of another version of Unicode.
 TOKEN = regex.compile(r"\w+(?:['’]\w+)*|\0")
-_UNSPACED_SCRIPTS = (
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-)
+_UNSPACED_SCRIPTS = r"[\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
 _UNSPACED = regex.compile(_UNSPACED_SCRIPTS)
 _SPACED = rf"[\w--{_UNSPACED_SCRIPTS}]"
 _RUN = regex.compile(rf"{_SPACED}+(?:['’]{_SPACED}+)*|({_UNSPACED_SCRIPTS}+)", regex.V1)
@@ -48,7 +46,9 @@ _CHARACTER = regex.compile(r"\X")  # With its marks
 # The same for ASCII, many times faster: non-word characters become spaces, then str.split().
 _APOSTROPHE_ALONE = re.compile(r"'(?!\w)|'(?<!\w')")
 _WORD_CHARACTERS = set(string.ascii_letters + string.digits + "_'" + END)
-_TO_SPACES = str.maketrans({c: " " for c in map(chr, range(128)) if c not in _WORD_CHARACTERS})
+_TO_SPACES = str.maketrans(
+    {c: " " for c in map(chr, range(128)) if c not in _WORD_CHARACTERS}
+)
 # The Stanford tokenizer's names for brackets, and its escapes.
 BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
 # Here and below each alternative begins with a literal: the search skips text without it quickly.
@@ -103,7 +103,9 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
         else:
             found = TOKEN.findall(text)
             is_cut = _UNSPACED.search(text) is not None
-            tokens += itertools.chain.from_iterable(map(_cut, found)) if is_cut else found
+            tokens += (
+                itertools.chain.from_iterable(map(_cut, found)) if is_cut else found
+            )
     return tokens
 
 
@@ -124,7 +126,9 @@ def places_in(token: str) -> list[tuple[int, int]]:
         start, end = run.span()
         ends = [match.end() for match in _CHARACTER.finditer(token, start, end)]
         is_pairs = run.group(1) and len(ends) > 1
-        places += zip([start, *ends], ends[1:], strict=False) if is_pairs else [(start, end)]
+        places += (
+            zip([start, *ends], ends[1:], strict=False) if is_pairs else [(start, end)]
+        )
     return places
 
 
@@ -148,7 +152,10 @@ def _plain(text: str) -> str:
     if not text.isascii():
         lines = text.split("\n")
         # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
-        plain = (x if x.isascii() else unicodedata.normalize("NFKD", x).lower() for x in lines)
+        plain = (
+            x if x.isascii() else unicodedata.normalize("NFKD", x).lower()
+            for x in lines
+        )
         text = "\n".join([x if x.isascii() else compose(_spelled(x)) for x in plain])
     text = text.replace("_", " ")
     return NEGATION.sub(" n", CLITIC.sub(" ", text))
@@ -171,7 +178,11 @@ def compose(decomposed: str) -> str:
 
 def composition(word: str) -> Callable[[str], str]:
     """A function from parts of a word in form KD to form C; it keeps the accents of Vietnamese."""
-    return partial(unicodedata.normalize, "NFC") if _VIETNAMESE.search(word) else _without_accents
+    return (
+        partial(unicodedata.normalize, "NFC")
+        if _VIETNAMESE.search(word)
+        else _without_accents
+    )
 
 
 def _without_accents(decomposed: str) -> str:
@@ -184,11 +195,15 @@ def _without_accents(decomposed: str) -> str:
 
 # Horn, hook above, dot below a vowel, a tone beside another mark: not in other languages' letters.
 # Each word by itself: a query and a post must agree, and some have no such letter.
-_VIETNAMESE = re.compile("[\u031b\u0309]|[aeiouy]\u0323|[\u0302\u0306][\u0300\u0301\u0303]")
+_VIETNAMESE = re.compile(
+    "[\u031b\u0309]|[aeiouy]\u0323|[\u0302\u0306][\u0300\u0301\u0303]"
+)
 _WORD = regex.compile(r"[\w\p{M}]+")
 # Letters of their own that decomposition takes for accented ones
 _LETTERS = {letter: unicodedata.normalize("NFD", letter) for letter in "йїўѓќ"}
-_ACCENT = regex.compile(r"[\p{Inherited}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}\p{Syriac}]")
+_ACCENT = regex.compile(
+    r"[\p{Inherited}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}\p{Syriac}]"
+)
 _TATWEEL = "\u0640"  # Lengthens Arabic words
 _ALIKE = """
 ı i, ħ h, ð d, þ th, ʼ ', ʻ ', ՚ ', ׳ ',
@@ -199,7 +214,9 @@ _ALIKE = """
 # Letters of Turkish, Maltese and Icelandic; apostrophes; yeh, kaf, heh and teh marbuta of Arabic,
 # Persian and Urdu, as Lucene's normalization filters have them; signs of Indic scripts.
 _ONE_LETTER = dict(map(str.split, _ALIKE.split(",")))
-_INVISIBLE = r"\u00ad\u034f\u180b-\u180d\u200c\u200d\u2060\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_INVISIBLE = (
+    r"\u00ad\u034f\u180b-\u180d\u200c\u200d\u2060\ufe00-\ufe0f\U000e0100-\U000e01ef"
+)
 _TONE = r"[\u0309\u0323]"
 SPELLINGS: list[tuple[Any, str | Callable[[Any], str]]] = [
     (regex.compile(pattern, regex.V1), replacement)
@@ -230,7 +247,12 @@ _HAS_SPELLINGS = re.compile(
     "\u0324-\u034e\u0350-\u052f\u2010-\u205f\u20a0-\u20bf\u2100-\u2bff\u3000-\u9fff\U0001f000-\U0001faff]"
 )
 """A look ahead: characters of most posts, of which no pattern matches any, are left out."""
-_OF_LETTERS = (0, 7, 8, 9)  # Unicode's combining classes of nukta, kana's voicing, virama
+_OF_LETTERS = (
+    0,
+    7,
+    8,
+    9,
+)  # Unicode's combining classes of nukta, kana's voicing, virama
 
 
 @lru_cache(maxsize=1000)
@@ -244,12 +266,18 @@ class Reading(NamedTuple):
 
     tokens: str = "words"
     """:func:`words`, or ``treebank``: :func:`treebank_words`, punctuation and mentions included."""
-    trigrams: str = "words"  # Of each of the ``words``, or of the whole ``text``, across words
+    trigrams: str = (
+        "words"  # Of each of the ``words``, or of the whole ``text``, across words
+    )
     urls: str = "path"  # :func:`url_text`, or ``code``: :func:`url_of_code`
 
 
 # Values of each field of a :class:`Reading`
-CHOICES = {"tokens": ("words", "treebank"), "trigrams": ("words", "text"), "urls": ("path", "code")}
+CHOICES = {
+    "tokens": ("words", "treebank"),
+    "trigrams": ("words", "text"),
+    "urls": ("path", "code"),
+}
 
 
 def treebank_words(text: str) -> list[str]:
@@ -265,7 +293,9 @@ def ascii_text(text: str) -> str:
 
 @cache
 def _treebank() -> Any:
-    from nltk.tokenize.treebank import TreebankWordTokenizer  # NLTK takes two seconds to load.
+    from nltk.tokenize.treebank import (
+        TreebankWordTokenizer,
+    )  # NLTK takes two seconds to load.
 
     return TreebankWordTokenizer()
 
@@ -320,7 +350,9 @@ def character_trigrams(texts: Sequence[str]) -> Ragged:
     encoded = [f"#{text}#".encode(errors="replace") for text in texts]
     classes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
     sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    trigrams = (classes[:-2] * TRIGRAM_CLASSES + classes[1:-1]) * TRIGRAM_CLASSES + classes[2:]
+    trigrams = (
+        classes[:-2] * TRIGRAM_CLASSES + classes[1:-1]
+    ) * TRIGRAM_CLASSES + classes[2:]
     # Trigrams that begin at the last two bytes of a text reach into the next one.
     is_inside = np.ones(len(classes), dtype=np.bool_)
     ends = np.cumsum(sizes)
@@ -330,6 +362,8 @@ def character_trigrams(texts: Sequence[str]) -> Ragged:
 
 # Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 all others
 _CLASSES = np.full(256, 39, dtype=np.int32)
-for _class, _bytes in enumerate([*f"#{string.ascii_lowercase}{string.digits}", "./:", "-_ +,"]):
+for _class, _bytes in enumerate(
+    [*f"#{string.ascii_lowercase}{string.digits}", "./:", "-_ +,"]
+):
     _CLASSES[[*_bytes.encode()]] = _class
 SPACE = int(_CLASSES[ord(" ")])

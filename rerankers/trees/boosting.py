@@ -2,7 +2,7 @@
 
 One list of trees, as in LambdaMART (Burges 2010), or the mean of several lists with an objective
 each. The number of trees is fixed, or the one with the best AP on held-out training topics; the
-final trees are grown on all training topics (:mod:`rerankers.trees.fit`).
+final trees are grown on all training topics (:mod:`tweetrerank.rerankers.trees.growth`).
 """
 
 import dataclasses
@@ -18,14 +18,21 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from rerankers import explanation, features
-from rerankers.devices import threads
-from rerankers.errors import Checked, above_zero, at_least
-from rerankers.explanation import Cell, Column, Explanation, Feature, Reasons, Row
-from rerankers.features.recent import RecentPosts
-from rerankers.pairs import NUMBER, Pairs
-from rerankers.reranker import Model, Progress, check_finite, silent
-from rerankers.trees.evaluate import MOST_LEAVES, Forest
+from tweetrerank.rerankers import explanation, features
+from tweetrerank.rerankers.devices import threads
+from tweetrerank.rerankers.explanation import (
+    Cell,
+    Column,
+    Explanation,
+    Feature,
+    Reasons,
+    Row,
+)
+from tweetrerank.rerankers.features.recent import RecentPosts
+from tweetrerank.rerankers.pairs import NUMBER, Pairs
+from tweetrerank.rerankers.reranker import Model, Progress, check_finite, silent
+from tweetrerank.rerankers.reranker_error import Checked, above_zero, at_least
+from tweetrerank.rerankers.trees.forest import MOST_LEAVES, Forest
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
@@ -41,15 +48,23 @@ twice has two lists of trees with two seeds."""
 LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
 """Features of a first stage's rank, of which a model reads one."""
 
-STAND_IN = {"content.log_rank": (1, 0), "content.bm25": (-25, 0.2), "lexical.ql": (-1, 0)}
+STAND_IN = {
+    "content.log_rank": (1, 0),
+    "content.bm25": (-25, 0.2),
+    "lexical.ql": (-1, 0),
+}
 """In place of an unknown log rank: feature -> weight, and the value from which it counts, so that
 probabilities compare to those with a first stage. Chosen by leaving collections out."""
 
 SHOWN = 5  # Features shown of the largest positive contributions, and of the largest negative ones
 
-MEASURE = "the Shapley values of its features in the model's trees, less the topic's mean"
+MEASURE = (
+    "the Shapley values of its features in the model's trees, less the topic's mean"
+)
 
-COMMON = 20_000  # Words that trees with a memory of posts know from the start: half a second
+COMMON = (
+    20_000  # Words that trees with a memory of posts know from the start: half a second
+)
 
 Floats = npt.NDArray[np.float32]
 
@@ -60,17 +75,27 @@ class BoostingConfig(Checked):
 
     families: str  # Names of files in rerankers/features
     trees: int = at_least(1, 200)  # Of each list, at most
-    parts: int = at_least(0, 0)  # Parts of the topics that choose the number of trees; 0: all trees
+    parts: int = at_least(
+        0, 0
+    )  # Parts of the topics that choose the number of trees; 0: all trees
     learning_rate: float = above_zero(0.1)  # Weight of each tree
     leaves: int = at_least(2, 7, MOST_LEAVES)  # Leaves of a tree
     minimum_leaf: int = at_least(1, 100)  # Smallest number of pairs in a leaf
     penalty: float = at_least(0, 5.0)  # L2 penalty of a leaf's value
     truncation: int = at_least(1, 100)  # Ranks that count in the gradients' NDCG
     objectives: str = ",".join(OBJECTIVES)  # A list of trees for each
-    seed: int = 1  # Of the parts and of the first list's draws; the next list has the next seed
-    feature_fraction: float = above_zero(0.3, 1)  # Share of the features, drawn anew for each tree
-    bagging: float = above_zero(0.7, 1)  # Share of the training pairs, drawn anew for each tree
-    trust: float = at_least(0, 0.0)  # What the logarithm of a first stage's rank takes from a score
+    seed: int = (
+        1  # Of the parts and of the first list's draws; the next list has the next seed
+    )
+    feature_fraction: float = above_zero(
+        0.3, 1
+    )  # Share of the features, drawn anew for each tree
+    bagging: float = above_zero(
+        0.7, 1
+    )  # Share of the training pairs, drawn anew for each tree
+    trust: float = at_least(
+        0, 0.0
+    )  # What the logarithm of a first stage's rank takes from a score
 
     def problems(self) -> Iterator[str]:
         """A message for each impossible value."""
@@ -87,10 +112,14 @@ class BoostingConfig(Checked):
 class Trees(Model):
     """Lists of trees over a pair's features."""
 
-    configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
+    configurations: ClassVar[
+        Mapping[str, Any]
+    ]  # Named configurations; the first is the default
 
     config: BoostingConfig
-    lists: Sequence[str]  # Trees of each objective in LightGBM's text format, which loses nothing
+    lists: Sequence[
+        str
+    ]  # Trees of each objective in LightGBM's text format, which loses nothing
     recent: RecentPosts | None = None  # Tables of the last posts, if they are kept
 
     @cached_property
@@ -117,20 +146,34 @@ class Trees(Model):
         posts = [(pairs.texts[row], pairs.urls[row]) for row in pairs.post_index[rows]]
         shaded = explanation.shade_words(pairs.queries[0], posts, by_meaning)
         unknown = np.full(len(pairs), np.nan)
-        known = {n: pairs.signals.get(NUMBER + n, unknown).tolist() for n in self.numbers}
+        known = {
+            n: pairs.signals.get(NUMBER + n, unknown).tolist() for n in self.numbers
+        }
         found = []
         for row, (text, url) in zip(rows, shaded, strict=True):
-            parts = [*map(Feature, self.names, values[row].tolist(), added[row].tolist())]
+            parts = [
+                *map(Feature, self.names, values[row].tolist(), added[row].tolist())
+            ]
             sums = _by_family((part.feature, part.added) for part in parts)
             order = sorted(parts, key=lambda part: -part.added)
             most = [part for part in order[:SHOWN] if part.added > 0]
             least = [part for part in order[-SHOWN:] if part.added < 0]
             families = [Row(name, None, (Cell(sums[name]),)) for name in importances]
-            numbers = "; ".join(explanation.placed(n, of[row], of) for n, of in known.items())
-            found.append(Reasons(text, url, families, features=most + least, numbers=numbers))
+            numbers = "; ".join(
+                explanation.placed(n, of[row], of) for n, of in known.items()
+            )
+            found.append(
+                Reasons(text, url, families, features=most + least, numbers=numbers)
+            )
         base = sum(float(scores[row]) - added[row].sum() for row in rows) / len(rows)
-        kind, steps, columns = "contributions", explanation.WORD_STEPS, [Column("contribution")]
-        return Explanation(kind, MEASURE, steps, columns, found, float(base), importances)
+        kind, steps, columns = (
+            "contributions",
+            explanation.WORD_STEPS,
+            [Column("contribution")],
+        )
+        return Explanation(
+            kind, MEASURE, steps, columns, found, float(base), importances
+        )
 
     @cached_property
     def _forest(self) -> Forest:
@@ -142,8 +185,11 @@ class Trees(Model):
         return [lightgbm().Booster(model_str=trees) for trees in self.lists]
 
     def score(self, pairs: Pairs, progress: Progress = silent) -> Floats:
-        """Scores [P], query by query; see :class:`rerankers.reranker.Model`."""
-        scores, pairs = np.zeros(len(pairs), np.float32), pairs.with_resources(self.resources)
+        """Scores [P], query by query; see :class:`tweetrerank.rerankers.reranker.Model`."""
+        scores, pairs = (
+            np.zeros(len(pairs), np.float32),
+            pairs.with_resources(self.resources),
+        )
         known = self.families, self.idf, self.recent
         for rows, found in features.of_lists(pairs, *known, self.evaluate):
             scores[rows] = found
@@ -168,8 +214,16 @@ class Trees(Model):
         if (number := of.get(LOG_RANK)) is not None:
             yield number, trust * np.nan_to_num(column[number])
             unknown = np.isnan(column[number]).astype(np.float32)
-            for name, (weight, usual) in STAND_IN.items() if STAND_IN.keys() <= of.keys() else ():
-                yield of[name], trust * weight * unknown * (np.nan_to_num(column[of[name]]) - usual)
+            for name, (weight, usual) in (
+                STAND_IN.items() if STAND_IN.keys() <= of.keys() else ()
+            ):
+                yield (
+                    of[name],
+                    trust
+                    * weight
+                    * unknown
+                    * (np.nan_to_num(column[of[name]]) - usual),
+                )
 
     def contributions(self, pairs: Pairs) -> tuple[Floats, Floats]:
         """Features of pairs [P, K], and the contribution of each to the scores [P, K]. Shapley
@@ -179,7 +233,9 @@ class Trees(Model):
         pairs = pairs.with_resources(self.resources)
         values = features.table(pairs, self.families, self.idf).values
         how = {"pred_contrib": True, "num_threads": threads()}
-        added = _mean([each.predict(values, **how) for each in self.boosters])[:, :-1].copy()
+        added = _mean([each.predict(values, **how) for each in self.boosters])[
+            :, :-1
+        ].copy()
         for column, distrusted in self._distrusted(values):
             added[:, column] -= distrusted
         return values, added
@@ -188,11 +244,18 @@ class Trees(Model):
         """Family -> share of the gain of all splits, mean over the objectives, the largest first;
         0 if all are 0."""
         # Shares, as each objective has its own unit of gain.
-        gains = np.stack([booster.feature_importance("gain") for booster in self.boosters])
-        shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
+        gains = np.stack(
+            [booster.feature_importance("gain") for booster in self.boosters]
+        )
+        shares = gains / gains.sum(axis=1, keepdims=True).clip(
+            np.finfo(np.float64).tiny
+        )
         sums = _by_family(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
         total = sum(sums.values()) or 1.0
-        return {family: sums[family] / total for family in sorted(sums, key=lambda f: -sums[f])}
+        return {
+            family: sums[family] / total
+            for family in sorted(sums, key=lambda f: -sums[f])
+        }
 
     def remembering(self, max_bytes: int) -> Self:
         """A copy that keeps what it reads of the last posts, besides their words."""
@@ -229,7 +292,9 @@ def _by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _mean(by_objective: npt.ArrayLike) -> Floats:
-    return np.mean(np.asarray(by_objective, dtype=np.float64), axis=0).astype(np.float32)
+    return np.mean(np.asarray(by_objective, dtype=np.float64), axis=0).astype(
+        np.float32
+    )
 
 
 def files_of(config: BoostingConfig) -> list[str]:

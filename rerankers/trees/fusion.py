@@ -1,7 +1,7 @@
 """Learned fusion: boosted trees over the scores of several rankers and features of the texts.
 
 Scores of runs are features of a learned ranker, as in the baseline of Rao et al. (2019), section
-4.2, whose LambdaMART (Burges 2010) reads one run; see :mod:`rerankers.trees.lambdamart`. Each
+4.2, whose LambdaMART (Burges 2010) reads one run; see :mod:`tweetrerank.rerankers.trees.lambdamart`. Each
 ranker's scores are normalised in several ways, and the trees choose among them. Features of a
 ranker without scores are NaN, which every split sends to one of its sides.
 
@@ -14,17 +14,22 @@ pairs. The number of trees is fixed.
 
 Configurations differ in what they read. ``general`` and ``adapted`` are for collections of any
 kind: lexical rankers of an index, texts, and meaning by general word vectors, or by vectors adapted
-to the collection's posts as well (:mod:`pipeline.adapt`). ``microblog`` and ``microblog_adapted``
+to the collection's posts as well (:mod:`tweetrerank.pipeline.adapt`). ``microblog`` and ``microblog_adapted``
 are for TREC Microblog: they also read the official runs and the tweets' times.
 """
 
 from dataclasses import dataclass
 
-from rerankers.errors import at_least, named
-from rerankers.text.spaces import ADAPTED, GENERAL
-from rerankers.trees.boosting import BoostingConfig, Trees
+from tweetrerank.rerankers.reranker_error import at_least, named
+from tweetrerank.rerankers.text.spaces import ADAPTED, GENERAL
+from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 
-SEARCHES = ("ql", "bm25", "rm3", "axiom")  # Methods of search whose scores the fusions read
+SEARCHES = (
+    "ql",
+    "bm25",
+    "rm3",
+    "axiom",
+)  # Methods of search whose scores the fusions read
 
 ADAPTED_FAMILY = f"meaning:{ADAPTED}"  # Needs word vectors adapted to the collection
 
@@ -45,7 +50,7 @@ MICROBLOG = ("signal:run_ql", "signal:run_rm3", "temporal")
 
 TRUST = 0.3
 """The setting ``trust`` for collections of any kind, chosen by leaving collections out; see
-:mod:`rerankers.trees.window`. Of TREC Microblog other years say enough."""
+:mod:`tweetrerank.rerankers.trees.window`. Of TREC Microblog other years say enough."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,12 @@ class Config(BoostingConfig):
     """Hyperparameters."""
 
     families: str = fused()  # Names of files in rerankers/features
-    candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
-    depth: int = at_least(1, 100)  # Best posts of each of them that are scored; others rank below
+    candidate_rankers: str = (
+        ""  # Signals whose best posts are the candidates; "" is all rankers
+    )
+    depth: int = at_least(
+        1, 100
+    )  # Best posts of each of them that are scored; others rank below
 
 
 class Model(Trees):
@@ -65,5 +74,7 @@ class Model(Trees):
         general=Config(families=fused("grams"), trust=TRUST),
         adapted=Config(families=fused("grams", ADAPTED_FAMILY), trust=TRUST),
         microblog=Config(families=fused(*MICROBLOG), depth=1000),
-        microblog_adapted=Config(families=fused(*MICROBLOG, ADAPTED_FAMILY), depth=1000),
+        microblog_adapted=Config(
+            families=fused(*MICROBLOG, ADAPTED_FAMILY), depth=1000
+        ),
     )

@@ -5,7 +5,7 @@ features are those of the baseline of Rao et al. (2019), section 4.2: query like
 overlaps (``text``), the link (``text_url``), hashtags (``text_hashtag``), and all of them.
 
 The paper leaves open: LightGBM grows the trees, and both grades of relevance count alike. Five
-parts of the training topics choose the number of trees; see :mod:`rerankers.trees.fit`. On
+parts of the training topics choose the number of trees; see :mod:`tweetrerank.rerankers.trees.growth`. On
 held-out training topics four leaves did better than eight or sixteen; leaves of 400 pairs, or 100
 ranks in the gradients' NDCG, changed AP by less than .007. As scores of two topics do not compare,
 query likelihood comes with its min–max value and its reciprocal rank in the topic's list.
@@ -13,8 +13,8 @@ query likelihood comes with its min–max value and its reciprocal rank in the t
 
 from dataclasses import replace
 
-from rerankers.errors import named
-from rerankers.trees.boosting import BoostingConfig, Trees
+from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 
 TEXT = "first_stage,overlap"  # Names of files in rerankers/features
 

@@ -1,6 +1,6 @@
 """A fusion over the candidates of any first stage: boosted trees over texts and what is given.
 
-Where :mod:`rerankers.trees.fusion` searches by several rankers itself, this model takes a window
+Where :mod:`tweetrerank.rerankers.trees.fusion` searches by several rankers itself, this model takes a window
 of candidates as it comes: with the scores of its first stage, in its order only, as most clients of
 a reranking service send it, or as a set. It is trained on windows of several first stages in all
 three forms, so that it knows what to read where the others are missing; in batches, whose scores
@@ -12,9 +12,9 @@ stand in for a first stage that is unknown.
 
 from dataclasses import dataclass
 
-from rerankers.errors import at_least, named
-from rerankers.trees.boosting import BoostingConfig, Trees
-from rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
+from tweetrerank.rerankers.reranker_error import at_least, named
+from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
+from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 
 WINDOW_FAMILIES = ("given", "lexical", "content", "grams", *TEXT_FAMILIES[1:])
 """All families of texts, but the unit of a first stage's score says nothing of another's."""
@@ -22,15 +22,21 @@ WINDOW_FAMILIES = ("given", "lexical", "content", "grams", *TEXT_FAMILIES[1:])
 
 @dataclass(frozen=True)
 class Config(BoostingConfig):
-    """Hyperparameters; for the reasons see :mod:`rerankers.trees.fusion`."""
+    """Hyperparameters; for the reasons see :mod:`tweetrerank.rerankers.trees.fusion`."""
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of files in rerankers/features
-    trust: float = 0.2  # What the logarithm of a first stage's rank takes away from a score
-    topics: int = at_least(1, 40)  # Of each training collection, anew for each first stage
+    trust: float = (
+        0.2  # What the logarithm of a first stage's rank takes away from a score
+    )
+    topics: int = at_least(
+        1, 40
+    )  # Of each training collection, anew for each first stage
 
 
 class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "lists"
-    configurations = named(general=Config(), adapted=Config(f"{Config.families},{ADAPTED_FAMILY}"))
+    configurations = named(
+        general=Config(), adapted=Config(f"{Config.families},{ADAPTED_FAMILY}")
+    )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.command.options import option, positive_int
+from tweetrerank.pipeline.command.options import option, positive_int
 
 PARTS = ("scoring", "search", "stages", "service")
 
@@ -18,7 +18,9 @@ class Options:
     )
     pairs: int = option("pairs of the part scoring", default=4096, parse=positive_int)
     rounds: int = option("measurements of each way", default=5, parse=positive_int)
-    minutes: int = option("minutes of the service's overload", default=1, parse=positive_int)
+    minutes: int = option(
+        "minutes of the service's overload", default=1, parse=positive_int
+    )
     device: str = option(
         "device of the part scoring, beside the CPU",
         default="auto",

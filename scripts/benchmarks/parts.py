@@ -25,20 +25,25 @@ import orjson
 import torch
 
 from benchmarks import Options
-from pipeline.collections.named import open_collection
-from pipeline.errors import DataError
-from pipeline.ranking.checkpoints import default_directory
-from pipeline.ranking.ranker import Stopwatch
-from pipeline.ranking.retrievers import Candidates, retriever_for
-from pipeline.service.app import pairs_of
-from pipeline.service.formats import TEI, read
-from pipeline.service.models import Models, ServedModel
-from pipeline.service.requests import Record
-from rerankers import checkpoint, devices, features
-from rerankers.networks.base import Reranker
-from rerankers.networks.inputs import Tokenized
-from rerankers.networks.network import BATCH_SIZE, Network, batches_of, score_tokenized
-from rerankers.trees.boosting import Trees
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.named import open_collection
+from tweetrerank.pipeline.ranking.checkpoints import default_directory
+from tweetrerank.pipeline.ranking.ranker import Stopwatch
+from tweetrerank.pipeline.ranking.retrievers import Candidates, retriever_for
+from tweetrerank.pipeline.service.app import pairs_of
+from tweetrerank.pipeline.service.formats import TEI, read
+from tweetrerank.pipeline.service.requests import Record
+from tweetrerank.pipeline.service.served_models import Models, ServedModel
+from tweetrerank.rerankers import checkpoint, devices, features
+from tweetrerank.rerankers.networks.base import Reranker
+from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.network import (
+    BATCH_SIZE,
+    Network,
+    batches_of,
+    score_tokenized,
+)
+from tweetrerank.rerankers.trees.boosting import Trees
 
 Row = tuple[str, str]  # What was measured, and the outcome
 
@@ -56,7 +61,10 @@ print(json.dumps([status, seconds, peak / 2 ** (20 if sys.platform == "darwin" e
 """A small process: a process's peak includes its parent's memory at the time of the start."""
 
 MODEL = "window"  # The service's default
-SINGLE, BEFORE = 40, 5  # Measured requests of one client, of each size, and others before them
+SINGLE, BEFORE = (
+    40,
+    5,
+)  # Measured requests of one client, of each size, and others before them
 CLIENTS, LOAD = 16, 100  # Clients at once, and documents of each of their requests
 OVERLOAD = 64  # More clients than the service is made for
 SECONDS, MINUTE = 10, 60
@@ -69,7 +77,9 @@ Times = dict[int, list[float]]  # Status -> milliseconds of responses
 def candidates_of(options: Options) -> Candidates:
     """All candidates: of the official query-likelihood run, or of our own."""
     source = open_collection(options.collection, data=options.data)
-    return retriever_for(source, "ql" if "ql" in source.runs else None).search(source.topics)
+    return retriever_for(source, "ql" if "ql" in source.runs else None).search(
+        source.topics
+    )
 
 
 def in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
@@ -86,7 +96,10 @@ def measure_scoring(options: Options) -> Iterable[Row]:
     pairs = pairs.take(np.arange(min(options.pairs, len(pairs))))
     folder = default_directory("mp_hcnn", options.collection)
     trained = cast(Network, checkpoint.load(folder, "mp_hcnn"))
-    model, tokenized = trained.model, Tokenized.from_pairs(pairs, trained.encoder, trained.model)
+    model, tokenized = (
+        trained.model,
+        Tokenized.from_pairs(pairs, trained.encoder, trained.model),
+    )
     scorers = {OWN: partial(own_scores, model), "fast": partial(score_tokenized, model)}
     if options.device != "cpu":
         other = copy.deepcopy(model).to(options.device)
@@ -100,7 +113,9 @@ def measure_scoring(options: Options) -> Iterable[Row]:
 
     results = in_turn({name: partial(timed, name) for name in scorers}, options.rounds)
     for name, of in results.items():
-        (seconds, scores), (own_seconds, own) = (zip(*r, strict=True) for r in (of, results[OWN]))
+        (seconds, scores), (own_seconds, own) = (
+            zip(*r, strict=True) for r in (of, results[OWN])
+        )
         difference = float(np.abs(scores[-1] - own[-1]).max(initial=0.0))
         print(f"MP-HCNN, {name}: scores differ by at most {difference:.1e}")
         ratio = median(own / new for own, new in zip(own_seconds, seconds, strict=True))
@@ -135,7 +150,9 @@ def measure_search(options: Options) -> Iterable[Row]:
 def _measured(*words: str) -> tuple[float, float]:
     """Seconds of a Python process, and its peak memory in MiB."""
     launch = [sys.executable, "-S", "-c", MEASURED, sys.executable, *words]
-    done = subprocess.run(launch, capture_output=True, text=True, errors="replace", check=True)
+    done = subprocess.run(
+        launch, capture_output=True, text=True, errors="replace", check=True
+    )
     status, seconds, peak = json.loads(done.stdout)
     if status:
         last = done.stderr.strip().splitlines()[-3:]
@@ -149,12 +166,19 @@ def _measured(*words: str) -> tuple[float, float]:
 def requests(options: Options, documents: int, suffix: str = "") -> list[bytes]:
     """Bodies in TEI's form, of distinct posts as far as there are any, in random order."""
     candidates = candidates_of(options)
-    posts = [{"text": p.text, "url": p.url} if p.url else p.text for p in candidates.posts.values()]
+    posts = [
+        {"text": p.text, "url": p.url} if p.url else p.text
+        for p in candidates.posts.values()
+    ]
     np.random.default_rng(1).shuffle(posts)
     size, topics = min(documents, len(posts)), cycle(candidates.topics)
-    parts = (posts[start : start + size] for start in range(0, len(posts) - size + 1, size))
+    parts = (
+        posts[start : start + size] for start in range(0, len(posts) - size + 1, size)
+    )
     return [
-        json.dumps({"query": topic.text + suffix, "texts": part, "raw_scores": True}).encode()
+        json.dumps(
+            {"query": topic.text + suffix, "texts": part, "raw_scores": True}
+        ).encode()
         for part, topic in zip(parts, topics, strict=False)
     ]
 
@@ -162,13 +186,18 @@ def requests(options: Options, documents: int, suffix: str = "") -> list[bytes]:
 def load(port: int, bodies: Sequence[bytes], clients: int, seconds: float) -> Times:
     """Times of several clients, each with a connection, for some seconds; one: each body once."""
     times: Times = defaultdict(list)
-    end, left = time.perf_counter() + seconds, cycle(bodies) if clients > 1 else iter(bodies)
+    end, left = (
+        time.perf_counter() + seconds,
+        cycle(bodies) if clients > 1 else iter(bodies),
+    )
 
     def client(_: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         for body in left:
             started = time.perf_counter()
-            connection.request("POST", "/rerank", body, {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/rerank", body, {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             response.read()
             times[response.status].append(1000 * (time.perf_counter() - started))
@@ -183,7 +212,13 @@ def load(port: int, bodies: Sequence[bytes], clients: int, seconds: float) -> Ti
 @contextmanager
 def serving() -> Iterator[tuple[int, int]]:
     """A service in a process of its own: its process and its port."""
-    words = ["-m", "pipeline.serve", f"--checkpoint={MODEL}", "--port=0", f"--cache={CACHE}"]
+    words = [
+        "-m",
+        "pipeline.serve",
+        f"--checkpoint={MODEL}",
+        "--port=0",
+        f"--cache={CACHE}",
+    ]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([sys.executable, *words], **pipes, text=True) as process:
         assert process.stdout
@@ -200,7 +235,9 @@ def memory(pid: int) -> float:
     """MiB of a process and those below it, shared pages counted once."""
     folder = Path(f"/proc/{pid}")
     children = (folder / f"task/{pid}/children").read_text(encoding="ascii").split()
-    (own,) = re.findall(r"\nPss: +(\d+) kB", (folder / "smaps_rollup").read_text(encoding="ascii"))
+    (own,) = re.findall(
+        r"\nPss: +(\d+) kB", (folder / "smaps_rollup").read_text(encoding="ascii")
+    )
     return int(own) / 1024 + sum(memory(int(child)) for child in children)
 
 
@@ -212,7 +249,10 @@ def measure_service(options: Options) -> Iterable[Row]:
     # The clients' work must not be this process's.
     with serving() as (pid, port), ProcessPoolExecutor(1, get_context("spawn")) as pool:
         load(port, [b"{}"], 1, 0)
-        yield "service, from its start to a response", f"{time.perf_counter() - started:.1f} s"
+        yield (
+            "service, from its start to a response",
+            f"{time.perf_counter() - started:.1f} s",
+        )
         # A service in use knows common words.
         load(port, many[SINGLE : SINGLE + 4], 1, 0)
         for title, some in (("100", few), ("1,000", many)):
@@ -220,7 +260,10 @@ def measure_service(options: Options) -> Iterable[Row]:
                 times = load(port, some[:SINGLE], 1, 0)
                 yield f"service, one request of {title}, {kind}: median", _spread(times)
         yield "scoring in-process, known posts", f"{in_process:,.0f} pairs/s"
-        for clients, seconds in ((CLIENTS, SECONDS), *[(OVERLOAD, MINUTE)] * options.minutes):
+        for clients, seconds in (
+            (CLIENTS, SECONDS),
+            *[(OVERLOAD, MINUTE)] * options.minutes,
+        ):
             times = pool.submit(load, port, few, clients, seconds).result()
             rate = len(times[200]) * LOAD / seconds
             text = f"{rate:,.0f} pairs/s, {rate / in_process:.0%} of in-process; {_spread(times)}"
@@ -229,7 +272,10 @@ def measure_service(options: Options) -> Iterable[Row]:
 
 
 def _spread(times: Times) -> str:
-    ms, errors = times[200], sum(len(of) for status, of in times.items() if status != 200)
+    ms, errors = (
+        times[200],
+        sum(len(of) for status, of in times.items() if status != 200),
+    )
     text = f"{median(ms):.1f} ms (p95 {np.quantile(ms, 0.95):.1f}, p99 {np.quantile(ms, 0.99):.1f})"
     return text + f", {errors} errors" * bool(errors)
 
@@ -258,7 +304,9 @@ def measure_stages(options: Options) -> Iterable[Row]:
     model, trees = _served()
     devices.set_threads(1)
     seconds: dict[str, list[float]] = defaultdict(list)
-    bodies = zip(requests(options, LOAD), requests(options, LOAD, " today"), strict=True)
+    bodies = zip(
+        requests(options, LOAD), requests(options, LOAD, " today"), strict=True
+    )
     for pair in [*bodies][: BEFORE + SINGLE]:
         for kind, body in zip(("new", "known"), pair, strict=True):
             stages = _stages(model, trees, body)
@@ -282,9 +330,13 @@ def _stages(model: ServedModel, trees: Trees, body: bytes) -> dict[str, float]:
     for family in trees.families:
         columns += features.find(family).columns(candidates)
         watch.stop(f"features {family}")
-    scores = trees.evaluate(np.array(columns, dtype=np.float32).round(features.DECIMALS).T)
+    scores = trees.evaluate(
+        np.array(columns, dtype=np.float32).round(features.DECIMALS).T
+    )
     watch.stop("trees")
-    orjson.dumps(TEI.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
+    orjson.dumps(
+        TEI.write(model.respond(wanted, scores), Record("", "POST", "/rerank"))
+    )
     watch.stop("write the response")
     if not np.allclose(scores, trees.score(pairs), atol=1e-5):
         raise RuntimeError("the stages give other scores than the service")

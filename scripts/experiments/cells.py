@@ -20,26 +20,36 @@ from tqdm import tqdm
 from tqdm.contrib.concurrent import thread_map
 
 from experiments import left_out
-from indexes.files import atomic_file, write_bytes
-from pipeline.collections import named
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run, read_run, write_run
-from pipeline.defaults import DEFAULT_FUSION
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.tuning import interpolate
-from pipeline.runtime import provenance
-from pipeline.training.fusion import bm25
-from pipeline.training.training_set import draw_answers
-from pipeline.training.tuning import HeldOut
-from rerankers import checkpoint as checkpoints
-from rerankers.text.words import words
+from tweetrerank.indexes.files import atomic_file, write_bytes
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Qrels, Run, read_run, write_run
+from tweetrerank.pipeline.defaults import DEFAULT_FUSION
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.pipeline.ranking.interpolation import interpolate
+from tweetrerank.pipeline.runtime import provenance
+from tweetrerank.pipeline.training.cross_validation import HeldOut
+from tweetrerank.pipeline.training.fusion_lists import bm25
+from tweetrerank.pipeline.training.training_set import draw_answers
+from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers.text.words import words
 
 # Kinds of models; ``tables.toml`` describes them.
-RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
+RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = (
+    "run",
+    "shipped",
+    "held-out",
+    "drawn",
+    "left-out",
+)
 OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
 AUTHORS_RUN = f"{RUN}:authors"  # MP-HCNN's (github.com/jinfengr/neural-tweet-search)
-BETTER, WORSE, MIXTURE_BETTER = MARKS = "better_than", "worse_than", "interpolated_better_than"
+BETTER, WORSE, MIXTURE_BETTER = MARKS = (
+    "better_than",
+    "worse_than",
+    "interpolated_better_than",
+)
 SEPARATOR = "; "  # Of systems in such a column
 REPEATS = 10  # Draws for each right answer: of a few hundred one would decide too much
 
@@ -50,8 +60,12 @@ class Cell:
 
     system: str  # Row of the table
     model: str  # Name of the reranker, possibly with a kind before it
-    training: tuple[str, ...]  # Options of ``pipeline.train``; NAME=VALUE stands for one of --set
-    collection: str  # Trained on its training part; a microblog year is left out of training
+    training: tuple[
+        str, ...
+    ]  # Options of ``pipeline.train``; NAME=VALUE stands for one of --set
+    collection: (
+        str  # Trained on its training part; a microblog year is left out of training
+    )
     seed: int = 1
 
     @property
@@ -98,7 +112,9 @@ class Result:
 
     cell: Cell
     measures: dict[str, float]  # Means on the collection; empty without judgments
-    interpolated: dict[str, float]  # Those of the mixture with query likelihood, if it is mixed
+    interpolated: dict[
+        str, float
+    ]  # Those of the mixture with query likelihood, if it is mixed
     weight: float | None  # λ of the mixture, tuned on training topics
     development: float  # AP on the development part, or on held-out training topics
     epochs: int  # Of the kept model
@@ -121,7 +137,15 @@ class Setup:
         """Run a command of the pipeline on this setup's share of the cores."""
         threads = max(1, len(os.sched_getaffinity(0)) // self.workers)
         data = ["--data", str(self.data)] if self.data else []
-        _command(module, *arguments, "--threads", str(threads), "--device", self.device, *data)
+        _command(
+            module,
+            *arguments,
+            "--threads",
+            str(threads),
+            "--device",
+            self.device,
+            *data,
+        )
 
     def collection(self, name: str) -> Collection:
         """The named collection in the data folder."""
@@ -148,7 +172,11 @@ class Setup:
 
     def mixture_file(self, cell: Cell) -> Path | None:
         """Run file of the cell's mixture with query likelihood, None if it is not mixed."""
-        return self.run_file(cell).with_suffix(".interpolated.txt") if cell.is_mixed else None
+        return (
+            self.run_file(cell).with_suffix(".interpolated.txt")
+            if cell.is_mixed
+            else None
+        )
 
     def judged(self, cell: Cell) -> left_out.Judged:
         """Run and judgments of a cell, for the topics that it is measured on."""
@@ -156,7 +184,10 @@ class Setup:
         qrels = collection.qrels or {}
         if cell.kind == LEFT_OUT:
             grades, topics = collection.training_qrels or {}, collection.training_topics
-            qrels = {topic.query_id: grades[topic.query_id] for topic in topics[: cell.topics]}
+            qrels = {
+                topic.query_id: grades[topic.query_id]
+                for topic in topics[: cell.topics]
+            }
         return read_run(self.run_file(cell)), qrels
 
 
@@ -170,7 +201,9 @@ def run_cells(cells: Sequence[Cell], setup: Setup) -> tuple[list[Result], list[s
         try:
             return run_cell(cell, setup)
         except Exception as error:
-            failures.append(f"{cell.system} on {cell.collection}, seed {cell.seed}: {error}")
+            failures.append(
+                f"{cell.system} on {cell.collection}, seed {cell.seed}: {error}"
+            )
             tqdm.write(failures[-1], file=sys.stderr)
             return None
 
@@ -231,11 +264,15 @@ def _command(module: str, *arguments: str) -> None:
     command = [sys.executable, "-m", module, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
-        lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
+        lines = finished.stderr.strip().splitlines() or [
+            f"exit code {finished.returncode}"
+        ]
         raise RuntimeError(f"python -m {module} {' '.join(arguments)}: {lines[-1]}")
 
 
-def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, float], float | None]:
+def _measure(
+    cell: Cell, setup: Setup
+) -> tuple[dict[str, float], dict[str, float], float | None]:
     """Measures of the run, measures of its mixture with query likelihood, and λ."""
     checkpoint, mixture = setup.checkpoint(cell), setup.mixture_file(cell)
     if cell.kind == DRAWN:
@@ -266,7 +303,10 @@ def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]
     """Means over all draws, of a trained model or, without one, of Okapi."""
     drawn = draw_answers(part, REPEATS)
     if checkpoint is None:
-        scores, given = okapi({p.doc_id: p.text for p in part.posts()}), drawn.candidates
+        scores, given = (
+            okapi({p.doc_id: p.text for p in part.posts()}),
+            drawn.candidates,
+        )
         run = {t.query_id: scores(t.text, given.run[t.query_id]) for t in given.topics}
     else:
         run = drawn.candidates.scored_by(checkpoints.load(checkpoint))
@@ -288,9 +328,15 @@ def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, 
 def add_to_csv(path: Path, results: Sequence[Result]) -> None:
     """Write results: those of a file's cells are replaced in their place, others come last."""
     known = read_csv(path) if path.exists() else []
-    rows = {(r.cell.system, r.cell.collection, r.cell.seed): r for r in [*known, *results]}
+    rows = {
+        (r.cell.system, r.cell.collection, r.cell.seed): r for r in [*known, *results]
+    }
     # Without judgments: one line without a measure.
-    lines = [_line(result, name) for result in rows.values() for name in result.measures or ("",)]
+    lines = [
+        _line(result, name)
+        for result in rows.values()
+        for name in result.measures or ("",)
+    ]
     with atomic_file(path) as stream:
         writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
         writer.writeheader()
@@ -299,7 +345,10 @@ def add_to_csv(path: Path, results: Sequence[Result]) -> None:
 
 def _line(result: Result, measure: str) -> dict[str, object]:
     return {
-        **{name: getattr(result.cell, name) for name in ("system", "collection", "seed")},
+        **{
+            name: getattr(result.cell, name)
+            for name in ("system", "collection", "seed")
+        },
         "measure": measure,
         "value": result.measures.get(measure, ""),
         "interpolated": result.interpolated.get(measure, ""),
@@ -308,7 +357,10 @@ def _line(result: Result, measure: str) -> dict[str, object]:
         "epochs": result.epochs,
         "seconds": result.seconds,
         **{name: result.made[name] for name in ("date", "commit", "machine")},
-        **{name: SEPARATOR.join(result.marks.get(name, {}).get(measure, ())) for name in MARKS},
+        **{
+            name: SEPARATOR.join(result.marks.get(name, {}).get(measure, ()))
+            for name in MARKS
+        },
     }
 
 
@@ -318,12 +370,21 @@ def read_csv(path: Path) -> list[Result]:
     with path.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             cell = Cell(row["system"], "", (), row["collection"], int(row["seed"]))
-            weight, measure = float(row["lambda"]) if row["lambda"] else None, row["measure"]
-            costs = float(row["development_ap"]), int(row["epochs"]), float(row["seconds"])
+            weight, measure = (
+                float(row["lambda"]) if row["lambda"] else None,
+                row["measure"],
+            )
+            costs = (
+                float(row["development_ap"]),
+                int(row["epochs"]),
+                float(row["seconds"]),
+            )
             result = results.setdefault(cell, Result(cell, {}, {}, weight, *costs, row))
             result.measures.update({measure: float(row["value"])} if measure else {})
             if row["interpolated"]:
                 result.interpolated[measure] = float(row["interpolated"])
             for name in filter(row.get, MARKS):
-                result.marks.setdefault(name, {})[measure] = tuple(row[name].split(SEPARATOR))
+                result.marks.setdefault(name, {})[measure] = tuple(
+                    row[name].split(SEPARATOR)
+                )
     return list(results.values())

@@ -21,27 +21,39 @@ from threading import Lock
 
 import numpy as np
 
-from pipeline.collections import named
-from pipeline.collections.collection import Collection
-from pipeline.collections.trec import Qrels, Run
-from pipeline.ranking import retrievers
-from pipeline.ranking.frequencies import named_frequencies
-from pipeline.ranking.fusion import UnionRetriever
-from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, retriever_for
-from pipeline.training import fusion
-from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
-from pipeline.training.training_set import JudgedCandidates
-from pipeline.training.trees import grower
-from pipeline.training.tuning import fold_topics
-from rerankers import checkpoint, features, models
-from rerankers.checkpoint import GENERAL, OF_POSTS
-from rerankers.features import FeatureTable
-from rerankers.features.judged import JUDGED
-from rerankers.pairs import Pairs
-from rerankers.text.vocabulary import Idf
-from rerankers.trees.boosting import Trees
-from rerankers.trees.fit import grow
-from rerankers.trees.fusion import SEARCHES
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.trec import Qrels, Run
+from tweetrerank.pipeline.ranking import retrievers
+from tweetrerank.pipeline.ranking.frequencies import named_frequencies
+from tweetrerank.pipeline.ranking.fusion_ranker import UnionRetriever
+from tweetrerank.pipeline.ranking.retrievers import (
+    Candidates,
+    IndexRetriever,
+    Retriever,
+    retriever_for,
+)
+from tweetrerank.pipeline.training.cross_validation import fold_topics
+from tweetrerank.pipeline.training.fusion_lists import (
+    ENGINES,
+    FORMS,
+    WINDOW,
+    MemoryRetriever,
+    fusion_lists,
+    memory_retrievers,
+    window_lists,
+)
+from tweetrerank.pipeline.training.training_set import JudgedCandidates
+from tweetrerank.pipeline.training.trees import grower
+from tweetrerank.rerankers import checkpoint, features, registry
+from tweetrerank.rerankers.checkpoint import GENERAL, OF_POSTS
+from tweetrerank.rerankers.features import FeatureTable
+from tweetrerank.rerankers.features.judged import JUDGED
+from tweetrerank.rerankers.pairs import Pairs
+from tweetrerank.rerankers.text.vocabulary import Idf
+from tweetrerank.rerankers.trees.boosting import Trees
+from tweetrerank.rerankers.trees.fusion import SEARCHES
+from tweetrerank.rerankers.trees.growth import grow
 
 YEARS = ("mb2011", "mb2012", "mb2013", "mb2014")
 PAIRS = (
@@ -54,7 +66,7 @@ PAIRS = (
 """Collections that are left out together; half the trainings."""
 
 FIRST_STAGES = (*SEARCHES, "engine", "standard", "cosine", "hybrid")
-"""Methods of our index, and what engines do; see :mod:`pipeline.training.fusion`."""
+"""Methods of our index, and what engines do; see :mod:`tweetrerank.pipeline.training.fusion_lists`."""
 
 FOLDS = 5  # Parts of a collection's own topics
 UNKNOWN = "-general"  # Ending of forms without frequencies of the collection's posts
@@ -79,7 +91,10 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
             return _first_stage(collection, form).search(topics, WINDOW).run
         found = _first_stage(collection, first or "bm25").search(topics, WINDOW)
         if (known := form.removesuffix(UNKNOWN)) in (*FORMS, "eights"):
-            model, is_whole = _model("window", "general", collection, data), known in FORMS
+            model, is_whole = (
+                _model("window", "general", collection, data),
+                known in FORMS,
+            )
             if form != known:
                 model = replace(model, idf=_idf(GENERAL, collection))
             forms = dict.fromkeys(found.run, known if is_whole else "order")
@@ -97,13 +112,13 @@ def _first_stage(collection: Collection, name: str) -> Retriever:
     if name in SEARCHES:
         return retriever_for(collection, method=name)
     if name == "engine":
-        return IndexRetriever(collection.open_index(), fusion.ENGINES)
+        return IndexRetriever(collection.open_index(), ENGINES)
     return next(each for each in _in_memory(collection.name) if each.name == name)
 
 
 @cache
-def _in_memory(name: str) -> list[fusion.MemoryRetriever]:
-    return fusion.memory_retrievers(named.find(name))
+def _in_memory(name: str) -> list[MemoryRetriever]:
+    return memory_retrievers(named.find(name))
 
 
 def _in_batches(pairs: Pairs) -> Pairs:
@@ -113,14 +128,18 @@ def _in_batches(pairs: Pairs) -> Pairs:
     keys = np.stack([of_query, places // BATCH])
     owners, numbers = np.unique(keys, axis=1, return_inverse=True)
     queries = [pairs.queries[query] for query in owners[0].tolist()]
-    return replace(pairs, queries=queries, query_index=numbers.reshape(-1), resources=())
+    return replace(
+        pairs, queries=queries, query_index=numbers.reshape(-1), resources=()
+    )
 
 
 def _trained_further(
     found: Candidates, start: Trees, is_judged: bool, collection: Collection
 ) -> Run:
     """Scores by a model that is extended on the topics of the other folds."""
-    config = replace(start.config, families=start.config.families + f",{JUDGED}" * is_judged)
+    config = replace(
+        start.config, families=start.config.families + f",{JUDGED}" * is_judged
+    )
     pairs, scores = found.pairs(), np.zeros(len(found), dtype=np.float32)
     table = features.table(pairs, config.families.split(","), start.idf)
     relevant = JudgedCandidates(found, collection.training_qrels or {}).relevant()
@@ -129,7 +148,9 @@ def _trained_further(
         is_held_out = np.isin(query_ids, fold)[pairs.query_index]
         rows = np.flatnonzero(~is_held_out)
         known = table.values[rows], relevant[rows], pairs.query_index[rows]
-        model = replace(start, config=config, lists=grow(config, table.names, *known, start))
+        model = replace(
+            start, config=config, lists=grow(config, table.names, *known, start)
+        )
         scores[is_held_out] = model.evaluate(table.values[is_held_out])
     return found.run_of(scores)
 
@@ -146,8 +167,10 @@ def _model(name: str, configuration: str, of: Collection, data: Path | None) -> 
 
 
 @cache
-def _without(name: str, configuration: str, left_out: tuple[str, ...], data: Path | None) -> Trees:
-    kind = models.find(name)
+def _without(
+    name: str, configuration: str, left_out: tuple[str, ...], data: Path | None
+) -> Trees:
+    kind = registry.find(name)
     config, (found, table) = kind.configurations[configuration], _features(name, data)
     names = features.names_of(config.families.split(","))
     grow_on = grower(config, found, FeatureTable(names, table.values[:, : len(names)]))
@@ -160,12 +183,14 @@ def _without(name: str, configuration: str, left_out: tuple[str, ...], data: Pat
 @cache
 def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTable]:
     """The training set and its features; those of adapted vectors come last."""
-    config = models.find(name).configurations["adapted"]
+    config = registry.find(name).configurations["adapted"]
     names = named.training_collections(None, data, True)
     collections = [named.to_train_on(n, data) for n in names]
     if name == "window":
         found = window_lists(collections, config.topics)
     else:
         found = fusion_lists(config, [each for each in collections if each.index])
-    table = features.table(found.candidates.pairs(), config.families.split(","), _idf(GENERAL))
+    table = features.table(
+        found.candidates.pairs(), config.families.split(","), _idf(GENERAL)
+    )
     return found, table

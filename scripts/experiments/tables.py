@@ -12,18 +12,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Cell, Result
-from pipeline.collections import named
-from rerankers.trees.fusion import ADAPTED_FAMILY
-from rerankers.trees.fusion import Model as Fusion
+from tweetrerank.pipeline.collections import named
+from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
+from tweetrerank.rerankers.trees.fusion import Model as Fusion
 
 FOLDER = Path(__file__).parent
 
 CHOSEN_ON = ("mb2011", "mb2012")  # Years on whose topics settings were chosen (†)
 CLEAN = {"trecqa-raw": "trecqa-clean", "trecqa-all-raw": "trecqa-all-clean"}
 """Collection -> the one with the same training part and a part of the same test questions."""
-FORMS = (" (paper)", " (paper's training)", " (ours)", " (authors' code)", " (authors' run)")
+FORMS = (
+    " (paper)",
+    " (paper's training)",
+    " (ours)",
+    " (authors' code)",
+    " (authors' run)",
+)
 """As published; trained so, but smaller; ours; the authors' code, and the run they published."""
-Figures = Mapping[str, Sequence[float]]  # Collection -> published figures of its measures
+Figures = Mapping[
+    str, Sequence[float]
+]  # Collection -> published figures of its measures
 
 
 @cache
@@ -42,7 +50,9 @@ class System:
     more: Mapping[str, str] = field(default_factory=dict)
     collections: Sequence[str] = ()
     seeds: int | None = None
-    is_mixture: bool = False  # Whether the row is that of its mixture with query likelihood
+    is_mixture: bool = (
+        False  # Whether the row is that of its mixture with query likelihood
+    )
 
     @property
     def plain(self) -> str:
@@ -101,19 +111,27 @@ class Table:
             training = (*system.training.split(), *system.more.get(name, "").split())
             numbers = range(1, (seeds or self.seeds) + 1)[: system.seeds]
             if name in (system.collections or names):
-                cells += [Cell(system.name, system.model, training, name, n) for n in numbers]
+                cells += [
+                    Cell(system.name, system.model, training, name, n) for n in numbers
+                ]
         return [cell for cell in cells if cell.seed == 1 or not cell.is_untrained]
 
 
 def read_tables() -> tuple[str, dict[str, Table]]:
     """Introduction of the results' README, and name -> table."""
     content = tomllib.loads((FOLDER / "tables.toml").read_text(encoding="utf-8"))
-    introduction, words, shared = (content.pop(n) for n in ("introduction", "settings", "systems"))
-    tables = {name: _table(name, section, words, shared) for name, section in content.items()}
+    introduction, words, shared = (
+        content.pop(n) for n in ("introduction", "settings", "systems")
+    )
+    tables = {
+        name: _table(name, section, words, shared) for name, section in content.items()
+    }
     return introduction.strip(), tables
 
 
-def _table(name: str, section: Any, words: Mapping[str, Any], shared: Mapping[str, Any]) -> Table:
+def _table(
+    name: str, section: Any, words: Mapping[str, Any], shared: Mapping[str, Any]
+) -> Table:
     lines: list[str | System] = []
     for block in section.pop("blocks", [{"rows": section.pop("rows", [])}]):
         systems = [s for row in block["rows"] for s in _systems(row, words, shared)]
@@ -126,7 +144,9 @@ def _table(name: str, section: Any, words: Mapping[str, Any], shared: Mapping[st
     return Table(name, lines=lines, **section)
 
 
-def _systems(row: Any, words: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[System]:
+def _systems(
+    row: Any, words: Mapping[str, Any], shared: Mapping[str, Any]
+) -> Iterator[System]:
     """The row's systems: one, or one for each combination of its variables."""
     row = {"name": row, **shared[row]} if isinstance(row, str) else dict(row)
     variables = row.pop("for", {})
@@ -137,7 +157,9 @@ def _systems(row: Any, words: Mapping[str, Any], shared: Mapping[str, Any]) -> I
         chosen = dict(zip(variables, values, strict=True))
         without = chosen.get("without", "")
         families = [*fusion.split(","), ADAPTED_FAMILY]
-        kept = [name for name in families if without not in (name, name.partition(":")[0])]
+        kept = [
+            name for name in families if without not in (name, name.partition(":")[0])
+        ]
         known = {**words, "fusion": fusion, "families": ",".join(kept), **chosen}
         yield System(**{key: _filled(value, known) for key, value in row.items()})
 
@@ -163,12 +185,18 @@ class Row(NamedTuple):
     def title(self) -> str:
         """Name of the row, with the mark of other rows that are significantly better."""
         name, mark = self.system.name, self.table.better.get(self.system.name, "")
-        return self.system.mixture if self.system.is_mixture else f"{name} {mark}".strip()
+        return (
+            self.system.mixture if self.system.is_mixture else f"{name} {mark}".strip()
+        )
 
     def own(self, collection: str | None = None) -> list[Result]:
         """The system's results on one collection or on all."""
-        own = [result for result in self.results if result.cell.system == self.system.name]
-        return [result for result in own if collection in (None, result.cell.collection)]
+        own = [
+            result for result in self.results if result.cell.system == self.system.name
+        ]
+        return [
+            result for result in own if collection in (None, result.cell.collection)
+        ]
 
     def mean(self, measure: str, collection: str | None = None) -> float | None:
         """Mean of a measure over the system's results; None if no result has it."""
@@ -182,7 +210,9 @@ class Row(NamedTuple):
     def curves(self) -> dict[str, dict[float, float]]:
         """Curve -> x -> mean of a measure of this curve, ``stackfaq 0.05``."""
         curves: dict[str, dict[float, float]] = {}
-        for measure in (m for result in self.own() for m in result.measures if " " in m):
+        for measure in (
+            m for result in self.own() for m in result.measures if " " in m
+        ):
             name, _, x = measure.rpartition(" ")
             curves.setdefault(name, {})[float(x)] = self.mean(measure) or 0.0
         return curves
@@ -194,21 +224,29 @@ Column = tuple[str, Callable[..., str], tuple[Any, ...]]
 
 def render(table: Table, results: Sequence[Result]) -> str:
     """The table without its title."""
-    names = [n for n in table.collections if any(r.cell.collection == n for r in results)]
+    names = [
+        n for n in table.collections if any(r.cell.collection == n for r in results)
+    ]
     first = Row(table, table.systems[0], results)
     if table.columns == ["sizes"]:
         lines = [["", *names]]
         for size in table.measures:
             own = {name: shown(first.mean(size, name), ",.0f") for name in names}
             papers = published()[size]
-            lines.append([size, *(f"{own[name]} ({papers[name][0]:,.0f})" for name in names)])
+            lines.append(
+                [size, *(f"{own[name]} ({papers[name][0]:,.0f})" for name in names)]
+            )
         return markdown_table(lines)
     if table.columns == ["curves"]:
         curves = first.curves()
         alphas = dict.fromkeys(alpha for curve in curves.values() for alpha in curve)
-        lines = [[f"{a:.2f}", *(shown(of.get(a)) for of in curves.values())] for a in alphas]
+        lines = [
+            [f"{a:.2f}", *(shown(of.get(a)) for of in curves.values())] for a in alphas
+        ]
         return markdown_table([["α", *curves], *lines])
-    columns = [column for kind in table.columns for column in _columns(kind, first, names)]
+    columns = [
+        column for kind in table.columns for column in _columns(kind, first, names)
+    ]
     lines = [["system", *(title for title, *_ in columns)]]
     for before, line in pairwise(["", *table.lines]):
         if isinstance(line, str):
@@ -216,23 +254,42 @@ def render(table: Table, results: Sequence[Result]) -> str:
             continue
         row = Row(table, line, results)
         lines.append([row.title, *(text(row, *of) for _, text, of in columns)])
-        if line.is_mixture and table.gain_over and before == replace(line, is_mixture=False):
-            (base,) = (Row(table, s, results) for s in table.systems if s.name == table.gain_over)
-            gains = [_gain(row, base, *of) if text is _figure else "" for _, text, of in columns]
+        if (
+            line.is_mixture
+            and table.gain_over
+            and before == replace(line, is_mixture=False)
+        ):
+            (base,) = (
+                Row(table, s, results)
+                for s in table.systems
+                if s.name == table.gain_over
+            )
+            gains = [
+                _gain(row, base, *of) if text is _figure else ""
+                for _, text, of in columns
+            ]
             lines.append([f"– gain over {table.gain_over}", *gains])
     return markdown_table(lines)
 
 
 def _columns(kind: str, first: Row, names: Sequence[str]) -> list[Column]:
     table = first.table
-    measures = {name: table.measures or named.find(name).measures for name in table.collections}
+    measures = {
+        name: table.measures or named.find(name).measures for name in table.collections
+    }
     if kind == "figures":
-        places = [(name, measure, n) for name in names for n, measure in enumerate(measures[name])]
+        places = [
+            (name, measure, n)
+            for name in names
+            for n, measure in enumerate(measures[name])
+        ]
         return [(f"{titled(place[0])} {place[1]}", _figure, place) for place in places]
     if kind == "means":
         return [(f"{titled(n)} {'/'.join(measures[n])}", _means, (n,)) for n in names]
     if kind == "papers":
-        papers = dict.fromkeys(n for s in table.systems for n in s.published if n not in measures)
+        papers = dict.fromkeys(
+            n for s in table.systems for n in s.published if n not in measures
+        )
         return [(f"paper, {name}", _paper, (name,)) for name in papers]
     if kind == "differences":
         columns: list[Column] = []
@@ -242,14 +299,22 @@ def _columns(kind: str, first: Row, names: Sequence[str]) -> list[Column]:
         return columns
     of_row: dict[str, Callable[[Row], str]] = {
         "seeds": _seeds,
-        "training, s": lambda row: shown(mean_of(r.seconds or None for r in row.own()), ".0f"),
-        "importance, %": lambda row: shown(row.mean("importance"), ".1%", "").rstrip("%"),
+        "training, s": lambda row: shown(
+            mean_of(r.seconds or None for r in row.own()), ".0f"
+        ),
+        "importance, %": lambda row: shown(row.mean("importance"), ".1%", "").rstrip(
+            "%"
+        ),
     }
     return [(kind, of_row[kind], ())]
 
 
 def _figure(row: Row, name: str, measure: str, place: int) -> str:
-    text, figures, table = shown(row.mean(measure, name)), row.published(name), row.table
+    text, figures, table = (
+        shown(row.mean(measure, name)),
+        row.published(name),
+        row.table,
+    )
     marks = {BETTER: table.better, WORSE: table.worse}
     if row.system.is_mixture:
         marks = {MIXTURE_BETTER: table.better}
@@ -261,10 +326,17 @@ def _figure(row: Row, name: str, measure: str, place: int) -> str:
 
 def _gain(row: Row, base: Row, name: str, measure: str, place: int) -> str:
     """A row's gain over another in percent, and the paper's, both cut as the paper does."""
-    published = [*zip(row.published(name), base.published(name), strict=False)][place : place + 1]
+    published = [*zip(row.published(name), base.published(name), strict=False)][
+        place : place + 1
+    ]
     pairs = [(row.mean(measure, name), base.mean(measure, name)), *published]
-    gains = [1000 * (value / other - 1) if value and other else math.nan for value, other in pairs]
-    ours, *papers = ("-" if math.isnan(g) else f"{int(round(g, 6)) / 10:+.1f} %" for g in gains)
+    gains = [
+        1000 * (value / other - 1) if value and other else math.nan
+        for value, other in pairs
+    ]
+    ours, *papers = (
+        "-" if math.isnan(g) else f"{int(round(g, 6)) / 10:+.1f} %" for g in gains
+    )
     return ours + "".join(f" ({gain})" for gain in papers)
 
 
@@ -292,7 +364,9 @@ def _paper(row: Row, name: str) -> str:
 
 def _difference(row: Row, measure: str, first: Row) -> str:
     value, base = row.mean(measure), first.mean(measure)
-    return "" if value is None or base is None or row == first else f"{value - base:+.4f}"
+    return (
+        "" if value is None or base is None or row == first else f"{value - base:+.4f}"
+    )
 
 
 def _seeds(row: Row) -> str:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 import requests
 
-from indexes.engines.client import Engine, EngineAddress
+from tweetrerank.indexes.engines.client import Engine, EngineAddress
 
 NAMES = ("opensearch", "opensearch3", "elasticsearch")
 """Markers. A server's address is in ``X_URL``, X the marker in capitals; beside it ``X_USER``,
@@ -31,7 +31,9 @@ class Server(NamedTuple):
 
     def address(self, index: str | None = None, **fields: str) -> EngineAddress:
         """An index that nobody else uses."""
-        return EngineAddress(self.url, index or f"{_PREFIX}-{uuid4().hex[:12]}", **fields)  # type: ignore[arg-type]
+        return EngineAddress(
+            self.url, index or f"{_PREFIX}-{uuid4().hex[:12]}", **fields
+        )  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -43,7 +45,9 @@ def running(name: str) -> Iterator[Server]:
     if not url:
         pytest.skip(f"no server (set {name.upper()}_URL)")
     found = dict(zip(keys[1:], others, strict=True))
-    credentials = {f"TWEETRERANK_ENGINE_{key}": value for key, value in found.items() if value}
+    credentials = {
+        f"TWEETRERANK_ENGINE_{key}": value for key, value in found.items() if value
+    }
     _wait(url, found["CA"] or True)
     with pytest.MonkeyPatch.context() as patch:
         for key, value in credentials.items():

@@ -35,7 +35,9 @@ def stub(answer: Callable[[Request], Answer]) -> Iterator[str]:
     """A server at the yielded address, which answers one request after the other."""
 
     async def endpoint(request: HttpRequest) -> Response:
-        lines = [json.loads(line) for line in (await request.body()).splitlines() if line]
+        lines = [
+            json.loads(line) for line in (await request.body()).splitlines() if line
+        ]
         is_lines = request.headers.get("content-type") == "application/x-ndjson"
         body = lines if is_lines else next(iter(lines), None)
         given = Request(request.method, request.url.path, body, dict(request.headers))
@@ -50,7 +52,9 @@ def stub(answer: Callable[[Request], Answer]) -> Iterator[str]:
 
 def opensearch(answer: Callable[[Request], Answer]) -> AbstractContextManager[str]:
     """A :func:`stub` that says to be OpenSearch, which ``answer`` is not asked."""
-    return stub(lambda request: (200, OPENSEARCH) if request.path == "/" else answer(request))
+    return stub(
+        lambda request: (200, OPENSEARCH) if request.path == "/" else answer(request)
+    )
 
 
 class Proxy(AbstractContextManager["Proxy"]):
@@ -98,7 +102,9 @@ class Proxy(AbstractContextManager["Proxy"]):
                 for pair in ((client, server, False), (server, client, True)):
                     threading.Thread(target=self._pass, args=pair, daemon=True).start()
 
-    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+    def _pass(
+        self, source: socket.socket, target: socket.socket, is_answer: bool
+    ) -> None:
         size = 0
         with suppress(OSError):
             while part := source.recv(1 << 16):

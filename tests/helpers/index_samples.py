@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from indexes.methods import Topic
-from indexes.posts import Post
+from tweetrerank.indexes.methods import Topic
+from tweetrerank.indexes.posts import Post
 
 # None of these is a stop word or changes under stemming.
-_NAMES = "alpha bravo delta echo foxtrot golf hotel juliet kilo lima oscar papa romeo tango"
+_NAMES = (
+    "alpha bravo delta echo foxtrot golf hotel juliet kilo lima oscar papa romeo tango"
+)
 WORDS = _NAMES.split()
 
 
@@ -20,13 +22,18 @@ def random_posts(count: int, seed: int = 0) -> list[Post]:
     drawn = random.Random(seed)
     weights = [1 / (n + 1) for n in range(len(WORDS))]
     ids = drawn.sample(range(5, 200 * count), count)
-    texts = (" ".join(drawn.choices(WORDS, weights, k=drawn.randint(1, 20))) for _ in ids)
+    texts = (
+        " ".join(drawn.choices(WORDS, weights, k=drawn.randint(1, 20))) for _ in ids
+    )
     return [Post(str(n), text) for n, text in zip(ids, texts, strict=True)]
 
 
 POSTS = [*random_posts(400), Post("1", ""), Post("2", "?! ...")]
 TOPICS = [
-    *(Topic(str(n), " ".join(WORDS[n : n + 3]), None, str(9000 * n)) for n in range(1, 10)),
+    *(
+        Topic(str(n), " ".join(WORDS[n : n + 3]), None, str(9000 * n))
+        for n in range(1, 10)
+    ),
     *(Topic(f"all {n}", " ".join(WORDS[n:14:5])) for n in range(5)),
     Topic("twice", "kilo kilo lima"),
     Topic("stop words", "the of and"),
@@ -52,4 +59,6 @@ def write_lines(path: Path, rows: Iterable[Any]) -> Path:
 
 def table(name: str) -> list[Any]:
     """Rows of a file beside this one."""
-    return [*map(json.loads, (Path(__file__).parent / name).read_text("utf-8").splitlines())]
+    return [
+        *map(json.loads, (Path(__file__).parent / name).read_text("utf-8").splitlines())
+    ]

@@ -15,13 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 Done = subprocess.CompletedProcess[str]
 
 
-def run_program(*command: object, cwd: Path = ROOT, code: Any = None, **environment: str) -> Done:
+def run_program(
+    *command: object, cwd: Path = ROOT, code: Any = None, **environment: str
+) -> Done:
     """A program that has ended, with this exit code if given; to it Python means this one, with the
     checkout's packages."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     inherited = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     words, env = [*map(str, command)], inherited | environment
-    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=600
+    )
     assert code in (None, done.returncode), done.stdout + done.stderr
     return done
 

@@ -13,11 +13,29 @@ from starlette.routing import request_response
 
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, listening, models
-from pipeline.ranking.tuning import interpolate
+from tweetrerank.pipeline.ranking.interpolation import interpolate
 
 VENDOR = "application/vnd.elasticsearch+json;compatible-with=9"
-KEYS = {"query", "size", "from", "sort", "fields", "_source", "aggs", "highlight", "search_after"}
-KEYS |= {"stored_fields", "track_total_hits", "ext", "explain", "pit", "collapse", "scroll"}
+KEYS = {
+    "query",
+    "size",
+    "from",
+    "sort",
+    "fields",
+    "_source",
+    "aggs",
+    "highlight",
+    "search_after",
+}
+KEYS |= {
+    "stored_fields",
+    "track_total_hits",
+    "ext",
+    "explain",
+    "pit",
+    "collapse",
+    "scroll",
+}
 
 
 def post(row: int) -> dict[str, str]:
@@ -37,7 +55,10 @@ class StubEngine:
     def clear(self) -> None:
         self.posts = [post(row) for row in range(120)]
         self.requests: list[tuple[Request, bytes]] = []
-        self.fail, self.wait = 0, 0.0  # Status in place of each answer, and seconds before it
+        self.fail, self.wait = (
+            0,
+            0.0,
+        )  # Status in place of each answer, and seconds before it
         self.largest = 500  # Window that it takes: hits, with those before the page
         self.outside: set[str] = set()  # Fields that the sources of hits lack
         self.lost = 0  # Hits of a shard that fails where fields are asked for
@@ -50,9 +71,13 @@ class StubEngine:
     def bodies(self) -> list[Any]:
         return [json.loads(body) for _, body in self.requests]
 
-    def mixture(self, hits: Sequence[Any], weight: float | None = None) -> dict[str, float]:
+    def mixture(
+        self, hits: Sequence[Any], weight: float | None = None
+    ) -> dict[str, float]:
         """:func:`mixture` of hits."""
-        texts = {hit["_id"]: self.posts[int(hit["_id"].partition('"')[0])] for hit in hits}
+        texts = {
+            hit["_id"]: self.posts[int(hit["_id"].partition('"')[0])] for hit in hits
+        }
         return mixture(texts, hits, weight)
 
     async def answer(self, request: Request) -> Response:
@@ -64,7 +89,9 @@ class StubEngine:
         name = request.url.path.rpartition("/")[2]
         status, content = 200, '{"tagline":"You Know"}'
         if self.packed:
-            return Response(self.packed, 200, {"content-encoding": "gzip"}, media_type=VENDOR)
+            return Response(
+                self.packed, 200, {"content-encoding": "gzip"}, media_type=VENDOR
+            )
         if self.fail:
             status, content = self.fail, '{"error":{"type":"busy"} , "status":503}'
         elif name == "_msearch":
@@ -79,9 +106,13 @@ class StubEngine:
 
     def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
         try:
-            return 200, self._found(json.loads(body if body.strip() else b"{}"), parameters)
+            return 200, self._found(
+                json.loads(body if body.strip() else b"{}"), parameters
+            )
         except (ValueError, TypeError, AttributeError) as error:
-            problem = f'{{"type":"parsing_exception", "reason":{json.dumps(str(error))}}}'
+            problem = (
+                f'{{"type":"parsing_exception", "reason":{json.dumps(str(error))}}}'
+            )
             return 400, f'{{"error":{problem},"status":400}}'
 
     def _found(self, body: dict[str, Any], parameters: dict[str, str]) -> str:
@@ -96,10 +127,17 @@ class StubEngine:
         if not isinstance(body.get("query", {}), dict):
             raise ValueError("query is no object")
         fields = body.get("fields", [])
-        if not isinstance(fields, list) or not all(isinstance(item, str) for item in fields):
+        if not isinstance(fields, list) or not all(
+            isinstance(item, str) for item in fields
+        ):
             raise ValueError("fields are no names")
         sort = body.get("sort", "_score")
-        by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
+        by_score = sort in (
+            "_score",
+            ["_score"],
+            [{"_score": "desc"}],
+            [{"_score": "desc"}, "n"],
+        )
         lost = self.lost if fields else 0
         rows: Sequence[int] = range(len(self.posts) - lost)
         rows = rows if by_score else rows[::-1]
@@ -114,7 +152,9 @@ class StubEngine:
             f'"hits":{{{total}"max_score":{best},"hits":[{hits}]}}}}'
         )
 
-    def _hit(self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]) -> str:
+    def _hit(
+        self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]
+    ) -> str:
         """Numbers that no double holds, and a key that is there twice."""
         score = f"{9 - row / 20:.4f}" if by_score else "null"
         index = "notes" if "body" in self.posts[row] else "posts"
@@ -122,12 +162,20 @@ class StubEngine:
         parts = [f'"_index":"{index}","_id":{json.dumps(doc_id)},"_score":{score}']
         if body.get("_source", True) is True and "stored_fields" not in body:
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
-            members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept]
+            members = [
+                f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept
+            ]
             parts.append(f'"_source":{{{",".join([self.strange, *members])}}}')
         shown = [*fields, *body.get("stored_fields", ())]
-        names = [n for n in self.posts[row] if any(fnmatch.fnmatchcase(n, item) for item in shown)]
+        names = [
+            n
+            for n in self.posts[row]
+            if any(fnmatch.fnmatchcase(n, item) for item in shown)
+        ]
         if names:
-            parts.append(f'"fields":{json.dumps({n: [self.posts[row][n]] for n in names})}')
+            parts.append(
+                f'"fields":{json.dumps({n: [self.posts[row][n]] for n in names})}'
+            )
         if "highlight" in body:
             parts.append('"highlight":{"contents":["<em>a</em>"]}')
         if "sort" in body:
@@ -150,10 +198,14 @@ def stub_engine() -> Iterator[tuple[str, StubEngine]]:
         yield url, engine
 
 
-def mixture(posts: Any, hits: Sequence[Any], weight: float | None = None) -> dict[str, float]:
+def mixture(
+    posts: Any, hits: Sequence[Any], weight: float | None = None
+) -> dict[str, float]:
     """Id -> score of the engine's hits, the best first, mixed by the model's weight or this one."""
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
-    neural = dict(zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True))
+    neural = dict(
+        zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True)
+    )
     lexical = {hit["_id"]: hit["_score"] for hit in hits}
     weight = models().default.weight if weight is None else weight
     mixed = interpolate({"": lexical}, {"": neural}, weight)[""]
@@ -163,7 +215,9 @@ def mixture(posts: Any, hits: Sequence[Any], weight: float | None = None) -> dic
 def restored(hit: dict[str, Any]) -> dict[str, Any]:
     """A reranked hit as the engine gave it."""
     actual = dict(hit) | {"_score": hit["fields"]["_first_stage_score"][0]}
-    others = {name: v for name, v in hit["fields"].items() if name != "_first_stage_score"}
+    others = {
+        name: v for name, v in hit["fields"].items() if name != "_first_stage_score"
+    }
     del actual["fields"]
     return actual | ({"fields": others} if others else {})
 

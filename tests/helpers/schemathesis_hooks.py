@@ -15,7 +15,10 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     body.pop("model", None)
     documents = body.get("texts", body.get("documents"))
     documents = documents if isinstance(documents, list) else [documents]
-    scores = [one.get("first_stage_score") if isinstance(one, dict) else None for one in documents]
+    scores = [
+        one.get("first_stage_score") if isinstance(one, dict) else None
+        for one in documents
+    ]
     if None in scores:
         body.pop("mix", None)
         for one in documents:

@@ -36,9 +36,16 @@ class Searches:
 
     def call(self) -> tuple[str, str, str]:
         """A search, or another call with a query or an index: method, path and parameters, body."""
-        name = self.made("$in path").replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")
+        name = (
+            self.made("$in path")
+            .replace(" ", "%20")
+            .replace("<", "%3C")
+            .replace(">", "%3E")
+        )
         more = f"&index={self.secret}" if self.random.random() < 0.06 else ""
-        lines = "".join(self.json(f"${part}") + "\n" for part in ("header", "search") * 2)
+        lines = "".join(
+            self.json(f"${part}") + "\n" for part in ("header", "search") * 2
+        )
         body, query = self.json("$search"), self.json({"query": Q})
         anywhere, post, get = self.random.choice(["", f"/{name}"]), "POST", "GET"
         source = f"source_content_type=application/json&source={body}"
@@ -53,7 +60,10 @@ class Searches:
                 (get, f"/{name}/_search?{source}", ""),
                 (get, f"/{name}/_search?q={self.made('$word')}{more}", ""),
                 (post, f"/{name}/_async_search", body),
-                *((get, f"/{name}/{of}", "") for of in ("_doc/1", "_source/1", "_mapping", "")),
+                *(
+                    (get, f"/{name}/{of}", "")
+                    for of in ("_doc/1", "_source/1", "_mapping", "")
+                ),
             ]
         )
 
@@ -81,7 +91,11 @@ class Searches:
         if (choices := GRAMMAR.get(symbol[1:])) is None:  # A part of a text.
             text = symbol.replace("$index", self.index).replace("$secret", self.secret)
             text = text.replace("$secre*", f"{self.secret[:-1]}*")
-            return text.replace("$other", str(self.made("$other"))) if "$other" in text else text
+            return (
+                text.replace("$other", str(self.made("$other")))
+                if "$other" in text
+                else text
+            )
         if symbol == Q and depth < DEPTH and self.random.random() < 0.5:
             choices = GRAMMAR["nesting"]
         if depth > DEPTH + 4:

@@ -27,17 +27,17 @@ from starlette.types import ASGIApp
 from helpers.index_samples import table
 from helpers.processes import ROOT, end_with_parent, started
 from helpers.reranking_samples import POSTS
-from pipeline.collections.named import SAMPLE
-from pipeline.collections.own import read_collection
-from pipeline.service.app import Service, build
-from pipeline.service.connections import Server, config
-from pipeline.service.models import Models
-from pipeline.service.page.page import Grades, SearchPage, routes
-from pipeline.service.proxy.routes import Proxy
-from pipeline.service.proxy.search import SearchDefaults
-from pipeline.service.proxy.upstream import Upstream
-from pipeline.service.requests import Limits
-from rerankers.errors import RerankerError
+from tweetrerank.pipeline.collections.named import SAMPLE
+from tweetrerank.pipeline.collections.own import read_collection
+from tweetrerank.pipeline.service.app import Service, build
+from tweetrerank.pipeline.service.connections import Server, config
+from tweetrerank.pipeline.service.page.page import Grades, SearchPage, routes
+from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
+from tweetrerank.pipeline.service.proxy.routes import Proxy
+from tweetrerank.pipeline.service.proxy.upstream import Upstream
+from tweetrerank.pipeline.service.requests import Limits
+from tweetrerank.pipeline.service.served_models import Models
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
@@ -69,12 +69,20 @@ def app_of(
     **options: Any,
 ) -> ASGIApp:
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
-    given = {name: options.pop(name) for name in ("hosts", "origins", "rate") if name in options}
+    given = {
+        name: options.pop(name)
+        for name in ("hosts", "origins", "rate")
+        if name in options
+    }
     served = options.pop("models", None) or models()
-    service = Service(served, replace(limits or Limits(), keys=keys, **given), 2, **options)
+    service = Service(
+        served, replace(limits or Limits(), keys=keys, **given), 2, **options
+    )
     proxy = None
     if engine:
-        proxy = Proxy(service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log)
+        proxy = Proxy(
+            service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log
+        )
     return build(service, routes(page), proxy, log)
 
 
@@ -86,7 +94,9 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 
 
 @contextmanager
-def listening(app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def listening(
+    app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """The address, without a slash at its end, where an application answers in this process."""
     server = Server(config(app, tls, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
@@ -132,10 +142,14 @@ class GatedScorer:
             raise RerankerError("found the text fail")
         lengths = [len(given.texts[row]) for row in given.post_index]
         queries = [len(given.queries[row]) for row in given.query_index]
-        return np.array(lengths, dtype=np.float32) + 100 * np.array(queries, dtype=np.float32)
+        return np.array(lengths, dtype=np.float32) + 100 * np.array(
+            queries, dtype=np.float32
+        )
 
 
-_FIELDS = frozenset(("id", "object", "model", "mix", "results", "data", "meta", "usage"))
+_FIELDS = frozenset(
+    ("id", "object", "model", "mix", "results", "data", "meta", "usage")
+)
 
 
 class Wire(NamedTuple):
@@ -144,12 +158,16 @@ class Wire(NamedTuple):
     path: str
     extra: Mapping[str, Any] = {}  # Fields that make it this format
     documents: str = "documents"  # Field of the documents
-    results: str = "results"  # Field of the results; "" if the answer is the list of them
+    results: str = (
+        "results"  # Field of the results; "" if the answer is the list of them
+    )
     score: str = "relevance_score"  # Field of the score in a result
     fields: Set[str] = _FIELDS  # Of the answer
     result: Set[str] = frozenset(("index", "relevance_score"))  # Fields of a result
     raw: Mapping[str, Any] = {"raw_scores": True}  # Fields that ask for logits
-    echo: Mapping[str, Any] = {"return_documents": "true"}  # Fields that ask for the texts
+    echo: Mapping[str, Any] = {
+        "return_documents": "true"
+    }  # Fields that ask for the texts
     top: str = "top_n"  # Field of the number of results
     error: Set[str] = frozenset(("message", "detail", "id"))  # Fields of an error
     wrong: int = 422  # Status of a request with a wrong value
@@ -172,7 +190,9 @@ WIRES = {
     "cohere": Wire("/v2/rerank", {"model": "rerank-v3.5"}),
     "jina": Wire("/v1/rerank", {"model": "jina-reranker-v2"}),
     "voyage": Wire("/v1/rerank", _VOYAGE, results="data", top="top_k"),
-    "infinity": Wire("/infinity/rerank", {"return_documents": False}, fields=_INFINITY, wrong=400),
+    "infinity": Wire(
+        "/infinity/rerank", {"return_documents": False}, fields=_INFINITY, wrong=400
+    ),
     "vllm": Wire("/rerank", raw={"use_activation": False}, wrong=400, **_VLLM),
 }
 """Name -> wire format, as its clients use it."""
@@ -192,7 +212,9 @@ class Running(NamedTuple):
     address: str
     lines: list[str]
 
-    def post(self, body: object = BODY, path: str = "/rerank", auth: Any = None) -> httpx.Response:
+    def post(
+        self, body: object = BODY, path: str = "/rerank", auth: Any = None
+    ) -> httpx.Response:
         return httpx.post(f"{self.address}{path}", json=body, timeout=60, auth=auth)
 
     def wait_for(self, text: str, seconds: float = 60) -> str:
@@ -211,7 +233,9 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> Iterator[Running]:
+def running(
+    *arguments: object, is_read: bool = True, is_ready: bool = True
+) -> Iterator[Running]:
     """A service, whose log is read to its end or up to its address; perhaps before it is ready."""
     command = (sys.executable, "-m", "pipeline.serve", "--port", "0", *arguments)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -10,16 +10,29 @@ import pytest
 from helpers.engine_servers import Server
 from helpers.index_samples import POSTS, TOPICS, random_posts
 
-import indexes
-from indexes.engines.client import Engine, EngineAddress, EngineError, encoded
-from indexes.engines.index import OwnIndex, open_index
-from indexes.engines.layout import RANKED, build
-from indexes.errors import CollectionError
-from indexes.index import LuceneIndex
-from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood, Topic
-from indexes.posts import Post
-from pipeline.collections import named
-from pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.indexes import lucene_index
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import (
+    Engine,
+    EngineAddress,
+    EngineError,
+    encoded,
+)
+from tweetrerank.indexes.engines.engine_index import OwnIndex, open_index
+from tweetrerank.indexes.engines.layout import RANKED, build
+from tweetrerank.indexes.lucene_index import LuceneIndex
+from tweetrerank.indexes.methods import (
+    BM25,
+    RM3,
+    Axiomatic,
+    EngineQuery,
+    Method,
+    QueryLikelihood,
+    Topic,
+)
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
 
 METHODS = [pytest.param(method, id=name) for name, method in RANKED.items()]
 
@@ -27,13 +40,15 @@ METHODS = [pytest.param(method, id=name) for name, method in RANKED.items()]
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuceneIndex]:
     folder = tmp_path_factory.mktemp("local") / "index"
-    indexes.build(POSTS, folder, [])
+    lucene_index.build(POSTS, folder, [])
     with LuceneIndex.open(folder) as index:
         yield index
 
 
 @pytest.fixture(scope="module")
-def index(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnIndex]:
+def index(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OwnIndex]:
     address, kept = server.address(), tmp_path_factory.mktemp("kept")
     manifest, sent = build(address, POSTS, [], kept, "make it again")
     assert (sent, manifest.posts, manifest.empties) == (402, 402, 1)
@@ -42,7 +57,9 @@ def index(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield opened
 
 
-def assert_same(found: dict[str, dict[str, float]], expected: dict[str, dict[str, float]]) -> None:
+def assert_same(
+    found: dict[str, dict[str, float]], expected: dict[str, dict[str, float]]
+) -> None:
     """The same topics and scores, and the same order but for equal scores."""
     assert list(found) == list(expected)
     for query_id, scores in expected.items():
@@ -53,7 +70,9 @@ def assert_same(found: dict[str, dict[str, float]], expected: dict[str, dict[str
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_rankings_are_those_of_lucene(index: OwnIndex, local: LuceneIndex, method: Method) -> None:
+def test_rankings_are_those_of_lucene(
+    index: OwnIndex, local: LuceneIndex, method: Method
+) -> None:
     for hits in (1000, 7):
         found = index.search(TOPICS, method, hits=hits)
         assert_same(found, local.search(TOPICS, method, hits=hits))
@@ -82,7 +101,9 @@ def test_callers_search_the_texts(server: Server, tmp_path: Path) -> None:
     word = POSTS[7].text.split()[0]
     body = {"query": {"match": {"contents": word}}, "size": 1000}
     found = Engine(address).request("POST", f"/{address.index}/_search", body)
-    assert POSTS[7].text in [hit["_source"]["contents"] for hit in found["hits"]["hits"]]
+    assert POSTS[7].text in [
+        hit["_source"]["contents"] for hit in found["hits"]["hits"]
+    ]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -99,28 +120,38 @@ def test_deep_searches_are_read_page_by_page(index: OwnIndex, method: Method) ->
 
 
 def test_ids_that_are_texts(server: Server, tmp_path: Path) -> None:
-    posts = [Post(f"p{post.doc_id}", post.text, f"http://x/{post.doc_id}") for post in POSTS]
-    indexes.build(posts, tmp_path / "1", [])
+    posts = [
+        Post(f"p{post.doc_id}", post.text, f"http://x/{post.doc_id}") for post in POSTS
+    ]
+    lucene_index.build(posts, tmp_path / "1", [])
     address = server.address()
     build(address, posts, [], tmp_path / "kept", "")
     topics = [topic._replace(max_doc_id=None) for topic in TOPICS]
-    with LuceneIndex.open(tmp_path / "1") as local, open_index(address, tmp_path / "2") as index:
+    with (
+        LuceneIndex.open(tmp_path / "1") as local,
+        open_index(address, tmp_path / "2") as index,
+    ):
         for method in (QueryLikelihood(), BM25()):
             assert_same(index.search(topics, method), local.search(topics, method))
         assert index.id_range is None
         assert sorted(index.posts) == sorted(posts)
-        with pytest.raises(CollectionError, match=r"topic 1 is limited .* not all whole numbers"):
+        with pytest.raises(
+            DataError, match=r"topic 1 is limited .* not all whole numbers"
+        ):
             index.search(TOPICS, BM25())
 
 
 def test_methods_that_an_index_does_not_offer(index: OwnIndex) -> None:
     other = r"does not offer \w+; use one of ql, bm25, or a"
     for method, problem in (
-        (QueryLikelihood(7), "ranks ql with mu=100, expected mu=7; search with the former"),
+        (
+            QueryLikelihood(7),
+            "ranks ql with mu=100, expected mu=7; search with the former",
+        ),
         (BM25(0.9, 0.4), r"bm25 with b=0, k1=0\.15, expected b=0\.4, k1=0\.9"),
         *((method, other) for method in (RM3(), Axiomatic())),
     ):
-        with pytest.raises(CollectionError, match=problem):
+        with pytest.raises(DataError, match=problem):
             index.search(TOPICS, method)
 
 
@@ -137,7 +168,11 @@ def shop(server: Server) -> EngineAddress:
     lines = b""
     for n, post in enumerate(random_posts(60, seed=3)):
         lines += encoded({"index": {"_id": f"shop{n:02}"}}) + b"\n"
-        content: dict[str, Any] = {"body": post.text, "sku": f"s{n}", "title": post.text.split()[0]}
+        content: dict[str, Any] = {
+            "body": post.text,
+            "sku": f"s{n}",
+            "title": post.text.split()[0],
+        }
         content |= {"created_at": f"2011-02-{1 + n % 28:02}T10:00:00Z", "number": n}
         content |= {"meta": {"link": [f"http://x/{n}"]}} if n % 2 else {}
         lines += encoded(content) + b"\n"
@@ -148,8 +183,14 @@ def shop(server: Server) -> EngineAddress:
 def test_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
     address = dataclasses.replace(shop, url_field="meta.link", time_field="created_at")
     with open_index(address, tmp_path) as index:
-        topics = [Topic("1", "alpha bravo"), Topic("2", "alpha", time="2011-02-05T10:00:00Z")]
-        topics += [Topic("3", "alpha", time="Sat Feb 05 09:59:59 +0000 2011"), Topic("4", "zebra")]
+        topics = [
+            Topic("1", "alpha bravo"),
+            Topic("2", "alpha", time="2011-02-05T10:00:00Z"),
+        ]
+        topics += [
+            Topic("3", "alpha", time="Sat Feb 05 09:59:59 +0000 2011"),
+            Topic("4", "zebra"),
+        ]
         run = index.search(topics, EngineQuery())
         assert all(doc_id.startswith("shop") for doc_id in run["1"])
         assert [*run["1"].values()] == sorted(run["1"].values(), reverse=True)
@@ -157,7 +198,9 @@ def test_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
         assert (max(days["2"]), max(days["3"]), run["4"]) == (5, 4, {})
         posts = index.posts.get_many([*run["1"], "unknown"])
         assert list(posts) == list(run["1"])
-        assert all("alpha" in post.text or "bravo" in post.text for post in posts.values())
+        assert all(
+            "alpha" in post.text or "bravo" in post.text for post in posts.values()
+        )
         for doc_id, post in posts.items():
             number = int(doc_id[4:])
             assert post.url == (f"http://x/{number}" if number % 2 else "")
@@ -165,14 +208,20 @@ def test_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
         assert index.search(topics, EngineQuery(), hits=10_001) == run
 
 
-def test_an_index_with_ids_and_numbers_of_its_own(shop: EngineAddress, tmp_path: Path) -> None:
+def test_an_index_with_ids_and_numbers_of_its_own(
+    shop: EngineAddress, tmp_path: Path
+) -> None:
     address = dataclasses.replace(shop, time_field="number", id_field="sku")
     with open_index(address, tmp_path) as index:
-        run = index.search([Topic("1", "alpha", None, "20"), Topic("2", "alpha")], EngineQuery())
+        run = index.search(
+            [Topic("1", "alpha", None, "20"), Topic("2", "alpha")], EngineQuery()
+        )
         assert all(int(doc_id[1:]) <= 20 for doc_id in run["1"])
         assert run["1"].keys() < run["2"].keys()
         assert list(index.posts.get_many(run["2"])) == list(run["2"])
-        with pytest.raises(CollectionError, match="ranked by its own query, expected no method"):
+        with pytest.raises(
+            DataError, match="ranked by its own query, expected no method"
+        ):
             index.search([Topic("1", "alpha")], BM25())
 
 
@@ -182,7 +231,9 @@ def test_a_query_of_ones_own(shop: EngineAddress, tmp_path: Path) -> None:
     text = 'alpha "}]}'
     for content in (clause, {"query": clause, "size": 3, "min_score": 0.001}):
         path.write_text(json.dumps(content))
-        with open_index(dataclasses.replace(shop, query=path), tmp_path / "kept") as index:
+        with open_index(
+            dataclasses.replace(shop, query=path), tmp_path / "kept"
+        ) as index:
             run = index.search([Topic("1", text)], EngineQuery())
             posts = index.posts.get_many(run["1"])
             assert next(iter(posts.values())).text.startswith("alpha")
@@ -203,7 +254,9 @@ def test_a_search_template(server: Server, shop: EngineAddress, tmp_path: Path) 
         assert index.search([Topic("1", "alpha")], EngineQuery())["1"] == found
 
 
-def test_reranking_is_no_first_stage(server: Server, shop: EngineAddress, tmp_path: Path) -> None:
+def test_reranking_is_no_first_stage(
+    server: Server, shop: EngineAddress, tmp_path: Path
+) -> None:
     """OpenSearch fails in it for searches that do not say what to rerank by."""
     if server.name != "opensearch":
         pytest.skip("only this distribution has the processor")
@@ -211,7 +264,10 @@ def test_reranking_is_no_first_stage(server: Server, shop: EngineAddress, tmp_pa
     build(own, random_posts(50), [], tmp_path / "kept", "")
     opened = [(shop, EngineQuery()), (own, QueryLikelihood())]
     before = [search_and_read(address, method, tmp_path) for address, method in opened]
-    model = {"ml_opensearch": {"model_id": "none"}, "context": {"document_fields": ["body"]}}
+    model = {
+        "ml_opensearch": {"model_id": "none"},
+        "context": {"document_fields": ["body"]},
+    }
     pipeline = {"response_processors": [{"rerank": model}]}
     engine.request("PUT", "/_search/pipeline/tests-rerank", pipeline)
     for index in (shop.index, own.index):
@@ -219,10 +275,14 @@ def test_reranking_is_no_first_stage(server: Server, shop: EngineAddress, tmp_pa
         engine.request("PUT", f"/{index}/_settings", setting)
     with pytest.raises(EngineError):
         engine.request("POST", f"/{shop.index}/_search", {})
-    after = [search_and_read(address, method, tmp_path / "new") for address, method in opened]
+    after = [
+        search_and_read(address, method, tmp_path / "new") for address, method in opened
+    ]
     assert after == before
     for index in (shop.index, own.index):
-        engine.request("PUT", f"/{index}/_settings", {"index.search.default_pipeline": None})
+        engine.request(
+            "PUT", f"/{index}/_settings", {"index.search.default_pipeline": None}
+        )
     engine.request("DELETE", "/_search/pipeline/tests-rerank")
 
 
@@ -236,18 +296,31 @@ def search_and_read(address: EngineAddress, method: Method, folder: Path) -> Any
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"url_field": "link"}, "found no field `address.url_field` link, expected one of body, "),
+        (
+            {"url_field": "link"},
+            "found no field `address.url_field` link, expected one of body, ",
+        ),
         ({"text_field": "text"}, "found no field `address.text_field` text"),
-        ({"time_field": "sku"}, "found the time field sku of type keyword, expected a date or"),
-        ({"text_field": None}, "this index was not made by this program; .* `address.text_field`"),
+        (
+            {"time_field": "sku"},
+            "found the time field sku of type keyword, expected a date or",
+        ),
+        (
+            {"text_field": None},
+            "this index was not made by this program; .* `address.text_field`",
+        ),
     ],
 )
-def test_unfit_fields(shop: EngineAddress, tmp_path: Path, fields: Any, problem: str) -> None:
-    with pytest.raises(CollectionError, match=problem):
+def test_unfit_fields(
+    shop: EngineAddress, tmp_path: Path, fields: Any, problem: str
+) -> None:
+    with pytest.raises(DataError, match=problem):
         open_index(dataclasses.replace(shop, **fields), tmp_path)
 
 
-def test_time_limits_that_an_index_cannot_apply(shop: EngineAddress, tmp_path: Path) -> None:
+def test_time_limits_that_an_index_cannot_apply(
+    shop: EngineAddress, tmp_path: Path
+) -> None:
     limited, noon = Topic("1", "alpha", None, "20"), Topic("1", "alpha", "noon")
     dated = dataclasses.replace(shop, time_field="created_at")
     for address, topic, problem in (
@@ -255,7 +328,10 @@ def test_time_limits_that_an_index_cannot_apply(shop: EngineAddress, tmp_path: P
         (dated, limited, "is a date; give the topic a <querytime>"),
         (dated, noon, "topic 1: found the time 'noon', expected one"),
     ):
-        with open_index(address, tmp_path) as index, pytest.raises(CollectionError, match=problem):
+        with (
+            open_index(address, tmp_path) as index,
+            pytest.raises(DataError, match=problem),
+        ):
             index.search([topic], EngineQuery())
 
 

@@ -12,12 +12,17 @@ from helpers.engine_servers import Server
 from helpers.engine_stub import Proxy
 from helpers.index_samples import TOPICS, random_posts
 
-from indexes.engines import client, layout
-from indexes.engines.client import Engine, EngineAddress, EngineError, repeated
-from indexes.engines.index import open_index
-from indexes.engines.layout import build
-from indexes.errors import CollectionError
-from indexes.methods import BM25
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines import client, layout
+from tweetrerank.indexes.engines.client import (
+    Engine,
+    EngineAddress,
+    EngineError,
+    repeated,
+)
+from tweetrerank.indexes.engines.engine_index import open_index
+from tweetrerank.indexes.engines.layout import build
+from tweetrerank.indexes.methods import BM25
 
 POSTS = random_posts(2000, seed=5)
 
@@ -36,7 +41,9 @@ def assert_complete(address: EngineAddress, folder: Path) -> None:
     engine = Engine(address)
     stats = engine.request("GET", f"/{address.index}/_stats/docs")
     assert stats["_all"]["primaries"]["docs"]["count"] == len(POSTS)
-    settings = engine.request("GET", f"/{address.index}")[address.index]["settings"]["index"]
+    settings = engine.request("GET", f"/{address.index}")[address.index]["settings"][
+        "index"
+    ]
     assert settings.get("refresh_interval") is None
     assert found["all 0"]
 
@@ -56,7 +63,9 @@ class Cuts:
         return part[: self._drawn.choice((0, len(part) // 2))]
 
 
-def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Path) -> None:
+def test_answers_that_are_lost_while_posts_are_sent(
+    server: Server, tmp_path: Path
+) -> None:
     """The posts have been taken, or not."""
     address = server.address()
     with Proxy(server.url) as proxy:
@@ -70,8 +79,12 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
     assert_complete(address, tmp_path)
 
 
-@pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])
-def test_no_more_posts(server: Server, tmp_path: Path, monkeypatch: Patch, problem: str) -> None:
+@pytest.mark.parametrize(
+    "problem", ["no answer", r"the index cannot be written to .*free space"]
+)
+def test_no_more_posts(
+    server: Server, tmp_path: Path, monkeypatch: Patch, problem: str
+) -> None:
     """It is gone at the fifth chunk, or has no space left. The next run sends what is missing."""
     address, send, chunks = server.address(), layout._send, count(1)
     engine, path = Engine(address), f"/{address.index}/_settings"
@@ -88,9 +101,11 @@ def test_no_more_posts(server: Server, tmp_path: Path, monkeypatch: Patch, probl
             return send(*arguments)
 
         monkeypatch.setattr(layout, "_send", fail)
-        with pytest.raises(CollectionError, match=problem):
+        with pytest.raises(DataError, match=problem):
             build(part, POSTS, [], tmp_path / "kept", "again")
-        with pytest.raises(CollectionError, match="is not complete; send the posts that it lacks"):
+        with pytest.raises(
+            DataError, match="is not complete; send the posts that it lacks"
+        ):
             open_index(address, tmp_path / "kept")
         proxy.refuses = False
         engine.request("PUT", path, {"index.blocks.write": None})
@@ -103,13 +118,17 @@ def test_searches_that_are_cut(server: Server, tmp_path: Path) -> None:
     build(address, POSTS, [], tmp_path / "kept", "again")
     with Proxy(server.url) as proxy, open_index(address, tmp_path / "kept") as whole:
         expected = whole.search(TOPICS, BM25(), hits=100)
-        with open_index(EngineAddress(proxy.url, address.index), tmp_path / "kept") as index:
+        with open_index(
+            EngineAddress(proxy.url, address.index), tmp_path / "kept"
+        ) as index:
             proxy.broken = cuts = Cuts(0.1)
             while cuts.count < 3:
                 assert index.search(TOPICS, BM25(), hits=100) == expected
             proxy.refuses = True
             proxy.cut()
-            with pytest.raises(EngineError, match=r"topics 1, 2, 3, 4, 5 and \d+ more without an"):
+            with pytest.raises(
+                EngineError, match=r"topics 1, 2, 3, 4, 5 and \d+ more without an"
+            ):
                 index.search(TOPICS, BM25())
 
 
@@ -122,7 +141,15 @@ def test_a_run_is_whole_or_absent(
         options = ["--engine", proxy.url, "--engine-index", index]
         command("index", "--collection", "sample", *options, code=0)
         output = tmp_path / "sample.run"
-        search = ["--topics", "sample", *options, "--reranker", "none", "--output", output]
+        search = [
+            "--topics",
+            "sample",
+            *options,
+            "--reranker",
+            "none",
+            "--output",
+            output,
+        ]
         command("search", *search, "--show", "none", code=0)
         whole = output.read_bytes()
         output.unlink()
@@ -139,7 +166,9 @@ def test_an_unknown_authority(server: Server, monkeypatch: Patch) -> None:
     if "TWEETRERANK_ENGINE_PASSWORD" not in server.credentials:
         pytest.skip("this server asks for no password")
     monkeypatch.delenv("TWEETRERANK_ENGINE_CA")
-    with pytest.raises(EngineError, match=r"not from a known authority .*TWEETRERANK_ENGINE_CA"):
+    with pytest.raises(
+        EngineError, match=r"not from a known authority .*TWEETRERANK_ENGINE_CA"
+    ):
         Engine(server.address())
     plain = EngineAddress(server.url.replace("https", "http"), "x")
     with pytest.raises(EngineError, match="https://"):

@@ -11,13 +11,19 @@ import pytest
 from conftest import Capture, Patch
 from helpers.engine_stub import OPENSEARCH, Answer, Request, opensearch, stub
 
-from indexes.engines import client, layout
-from indexes.engines.client import Credentials, Engine, EngineAddress, EngineError, check_url
-from indexes.engines.index import open_index
-from indexes.engines.layout import build
-from indexes.engines.search import filled, read_query, search
-from indexes.errors import CollectionError
-from indexes.posts import Post
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines import client, layout
+from tweetrerank.indexes.engines.client import (
+    Credentials,
+    Engine,
+    EngineAddress,
+    EngineError,
+    check_url,
+)
+from tweetrerank.indexes.engines.engine_index import open_index
+from tweetrerank.indexes.engines.engine_search import filled, read_query, search
+from tweetrerank.indexes.engines.layout import build
+from tweetrerank.indexes.posts import Post
 
 POSTS = [Post(str(n), f"post number {n} " + "x" * 50) for n in range(40)]
 
@@ -35,9 +41,11 @@ def connect(url: str, **fields: Any) -> Engine:
     return Engine(EngineAddress(url, "things", **fields))
 
 
-@pytest.mark.parametrize("url", ["localhost:9200", "ftp://x", "http://", "http://x:port", ""])
+@pytest.mark.parametrize(
+    "url", ["localhost:9200", "ftp://x", "http://", "http://x:port", ""]
+)
 def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(CollectionError, match="expected the address of a search engine"):
+    with pytest.raises(DataError, match="expected the address of a search engine"):
         check_url(url)
 
 
@@ -55,13 +63,17 @@ def test_users_of_a_file_or_the_environment(tmp_path: Path, monkeypatch: Patch) 
     assert (found.headers, found.ca) == ({"authorization": "ApiKey hush"}, str(ca))
     for text in ('pasword = "hush"', "hush", "user = 1"):
         path.write_text(text)
-        with pytest.raises(CollectionError, match="expected texts under the keys user, ") as error:
+        with pytest.raises(
+            DataError, match="expected texts under the keys user, "
+        ) as error:
             Credentials.read(path)
         assert "hush" not in str(error.value)
     path.write_text('ca = "nowhere.pem"')
-    with pytest.raises(CollectionError, match=r"no file nowhere\.pem with the engine's authority"):
+    with pytest.raises(
+        DataError, match=r"no file nowhere\.pem with the engine's authority"
+    ):
         Credentials.read(path)
-    with pytest.raises(CollectionError, match="cannot be read: No such file"):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
         Credentials.read(tmp_path / "none")
 
 
@@ -69,7 +81,10 @@ def test_engines_are_told_apart() -> None:
     number = {"number": "8.19.3"}
     for content, expected in (
         (OPENSEARCH, ("opensearch", (3, 1))),
-        ({"version": number, "tagline": "You Know, for Search"}, ("elasticsearch", (8, 19))),
+        (
+            {"version": number, "tagline": "You Know, for Search"},
+            ("elasticsearch", (8, 19)),
+        ),
     ):
         with stub(lambda request, content=content: (200, content)) as url:  # type: ignore[misc]
             engine = connect(url)
@@ -80,27 +95,40 @@ def test_engines_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((200, "<html>Welcome to nginx</html>"), "not a search engine's .*; name the address of"),
+        (
+            (200, "<html>Welcome to nginx</html>"),
+            "not a search engine's .*; name the address of",
+        ),
         ((404, "<html>no</html>"), r"not a search engine's \(404"),
         ((200, {"hello": "world"}), "not a search engine's"),
-        ((401, {"error": "x"}), "does not accept the user and password, .*`address.auth`"),
+        (
+            (401, {"error": "x"}),
+            "does not accept the user and password, .*`address.auth`",
+        ),
         ((401, "Unauthorized"), "does not accept the user and password"),
         ((502, "Bad gateway"), r"not a search engine's \(502"),
     ],
 )
 def test_what_is_no_engine(answer: Answer, message: str) -> None:
-    with stub(lambda request: answer) as url, pytest.raises(EngineError, match=message) as error:
+    with (
+        stub(lambda request: answer) as url,
+        pytest.raises(EngineError, match=message) as error,
+    ):
         connect(url)
     assert "\n" not in str(error.value)
 
 
 def test_nothing_answers() -> None:
-    with pytest.raises(EngineError, match=r"no answer \(.*refused.*\); is an engine running"):
+    with pytest.raises(
+        EngineError, match=r"no answer \(.*refused.*\); is an engine running"
+    ):
         connect("http://127.0.0.1:9")
     with stub(lambda request: (200, OPENSEARCH)) as url:
         # Another node of the cluster does.
         assert connect(f"http://127.0.0.1:9, {url}").kind == "opensearch"
-        with pytest.raises(EngineError, match="no TLS there; use http:// in place of https://"):
+        with pytest.raises(
+            EngineError, match="no TLS there; use http:// in place of https://"
+        ):
             connect(url.replace("http", "https"))
 
 
@@ -110,10 +138,26 @@ BLOCKED = {"type": "cluster_block_exception", "reason": "read-only / allow delet
 @pytest.mark.parametrize(
     ("status", "content", "message"),
     [
-        (403, {"error": {"type": "security_exception", "reason": "no"}}, "lacks a right .no."),
-        (404, {"error": {"type": "index_not_found_exception"}}, "/things: there is no such index"),
-        (403, {"error": BLOCKED}, r"cannot be written to \(read-only.*read_only_allow_delete"),
-        (400, {"error": {"reason": "a", "caused_by": {"reason": "b\nc"}}}, "answers 400: b c"),
+        (
+            403,
+            {"error": {"type": "security_exception", "reason": "no"}},
+            "lacks a right .no.",
+        ),
+        (
+            404,
+            {"error": {"type": "index_not_found_exception"}},
+            "/things: there is no such index",
+        ),
+        (
+            403,
+            {"error": BLOCKED},
+            r"cannot be written to \(read-only.*read_only_allow_delete",
+        ),
+        (
+            400,
+            {"error": {"reason": "a", "caused_by": {"reason": "b\nc"}}},
+            "answers 400: b c",
+        ),
         (200, "<html>", "not a search engine's"),
         (500, "", "not a search engine's"),
         (200, {"hits": "x" * 10_000}, "found an answer of more than 9,000 bytes"),
@@ -129,22 +173,29 @@ def test_refusals(status: int, content: Any, message: str, monkeypatch: Patch) -
 
 def test_queries_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "query.json"
-    path.write_text('{"bool": {"should": [{"match": {"a": "{{query}}!"}}], "boost": 2}}')
+    path.write_text(
+        '{"bool": {"should": [{"match": {"a": "{{query}}!"}}], "boost": 2}}'
+    )
     found = filled(read_query(path), '"}{ {{query}}')
     assert found["query"]["bool"]["should"] == [{"match": {"a": '"}{ {{query}}!'}}]
     for text, problem in (
         ("{", "found no JSON"),
         ("[]", "found no {{query}} in it"),
         ('{"query": {"match": {"a": "x"}}}', "found no {{query}} in it"),
-        ('{"query": {"match": {"a": "{{query}}"}}, "sort": ["at"]}', "found sort beside the query"),
+        (
+            '{"query": {"match": {"a": "{{query}}"}}, "sort": ["at"]}',
+            "found sort beside the query",
+        ),
     ):
         path.write_text(text)
-        with pytest.raises(CollectionError, match=problem):
+        with pytest.raises(DataError, match=problem):
             read_query(path)
 
 
 def hits(*scores: float) -> dict[str, Any]:
-    found = [{"sort": [score, str(n)], "_score": score} for n, score in enumerate(scores)]
+    found = [
+        {"sort": [score, str(n)], "_score": score} for n, score in enumerate(scores)
+    ]
     return {"hits": {"hits": found}, "_shards": {"failed": 0}}
 
 
@@ -154,9 +205,15 @@ def test_topics_without_an_answer_are_asked_again_and_named() -> None:
 
     def answer(request: Request) -> Answer:
         bodies = request.body[1::2]
-        assert all(h["allow_partial_search_results"] is False for h in request.body[::2])
+        assert all(
+            h["allow_partial_search_results"] is False for h in request.body[::2]
+        )
         asked.append([body["query"]["label"] for body in bodies])
-        return 200, {"responses": [(fate.get(label) or [hits(1.0)]).pop(0) for label in asked[-1]]}
+        return 200, {
+            "responses": [
+                (fate.get(label) or [hits(1.0)]).pop(0) for label in asked[-1]
+            ]
+        }
 
     bodies = {label: {"query": {"label": label}, "size": 5} for label in "abc"}
     busy = {"error": {"type": "rejected", "reason": "queue full"}, "status": 429}
@@ -170,10 +227,14 @@ def test_topics_without_an_answer_are_asked_again_and_named() -> None:
         assert asked == [["a", "b", "c"], ["b"], ["b"]]
         assert [hit["_score"] for hit in found["b"]] == [2.0]
         fate.update(b=[busy] * 9, c=[busy] * 9)
-        with pytest.raises(EngineError, match=r"topics b, c without an answer: .*queue full"):
+        with pytest.raises(
+            EngineError, match=r"topics b, c without an answer: .*queue full"
+        ):
             search(engine, bodies, 100)
         fate.update(b=[wrong], c=[])
-        with pytest.raises(EngineError, match=r"topic b without an answer: .*400: no field"):
+        with pytest.raises(
+            EngineError, match=r"topic b without an answer: .*400: no field"
+        ):
             search(engine, bodies, 100)
 
 
@@ -194,11 +255,21 @@ class FakeIndex:
         method, path, body, _ = request
         match method, path:
             case "GET", "/things":
-                missing = {"error": {"type": "index_not_found_exception"}, "status": 404}
-                return (200, {"things": self.description}) if self.description else (404, missing)
+                missing = {
+                    "error": {"type": "index_not_found_exception"},
+                    "status": 404,
+                }
+                return (
+                    (200, {"things": self.description})
+                    if self.description
+                    else (404, missing)
+                )
             case "PUT", "/things":
                 settings = {**body["settings"], "uuid": "u1"}
-                self.description = {"settings": {"index": settings}, "mappings": body["mappings"]}
+                self.description = {
+                    "settings": {"index": settings},
+                    "mappings": body["mappings"],
+                }
             case "PUT", "/things/_settings":
                 self.settings.append(body["index"]["refresh_interval"])
                 self.description["settings"]["index"] |= body["index"]
@@ -239,11 +310,14 @@ def index(monkeypatch: Patch) -> Iterator[FakeIndex]:
 
 
 def fill(index: FakeIndex, folder: Path) -> int:
-    return build(EngineAddress(index.url, "things"), POSTS, [], folder, "pipeline.index …")[1]
+    return build(
+        EngineAddress(index.url, "things"), POSTS, [], folder, "pipeline.index …"
+    )[1]
 
 
 @pytest.mark.parametrize(
-    "refusal", [(429, {"error": "busy"}), (503, "<html>down</html>"), (413, "too large"), "lost"]
+    "refusal",
+    [(429, {"error": "busy"}), (503, "<html>down</html>"), (413, "too large"), "lost"],
 )
 def test_refusals_that_pass(index: FakeIndex, tmp_path: Path, refusal: Any) -> None:
     """Also answers that are lost: what has been taken is sent again, and changes nothing."""
@@ -261,7 +335,11 @@ def test_refusals_that_pass(index: FakeIndex, tmp_path: Path, refusal: Any) -> N
         return refusal
 
     index.bulk = bulk
-    assert (fill(index, tmp_path), len(index.posts), index.settings) == (40, 40, ["-1", None])
+    assert (fill(index, tmp_path), len(index.posts), index.settings) == (
+        40,
+        40,
+        ["-1", None],
+    )
     assert (bulks := len(index.bulks)) > 5
     assert (fill(index, tmp_path), len(index.bulks)) == (0, bulks)
 
@@ -276,22 +354,28 @@ def test_busy_posts_are_sent_again(index: FakeIndex, tmp_path: Path) -> None:
         return (400, f"no {doc_id}") if doc_id in bad else None
 
     index.item = item
-    with pytest.raises(CollectionError, match=r"refused 4 of 40 posts: post \d+: no \d+; .* 1"):
+    with pytest.raises(
+        DataError, match=r"refused 4 of 40 posts: post \d+: no \d+; .* 1"
+    ):
         fill(index, tmp_path)
     assert index.posts.keys() == {post.doc_id for post in POSTS} - bad
-    assert [ids for ids in index.bulks if len(ids) == 1 and ids != ["0"]].count(["3"]) == 2
+    assert [ids for ids in index.bulks if len(ids) == 1 and ids != ["0"]].count(
+        ["3"]
+    ) == 2
     assert index.settings == ["-1", None]
-    with pytest.raises(CollectionError, match=r"not complete; send .*\n  pipeline\.index …"):
+    with pytest.raises(DataError, match=r"not complete; send .*\n  pipeline\.index …"):
         open_index(EngineAddress(index.url, "things"), tmp_path)
     index.item = lambda doc_id: None
     assert fill(index, tmp_path) == 4
     index.posts.clear()
     index.item = lambda doc_id: (429, "queue full") if doc_id == "3" else None
-    with pytest.raises(CollectionError, match=r"too busy to take 1 posts \(such as 3\); try"):
+    with pytest.raises(DataError, match=r"too busy to take 1 posts \(such as 3\); try"):
         fill(index, tmp_path)
 
 
-def test_an_interrupted_run_goes_on(index: FakeIndex, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_an_interrupted_run_goes_on(
+    index: FakeIndex, tmp_path: Path, monkeypatch: Patch
+) -> None:
     chunks = layout._chunks
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
@@ -321,7 +405,7 @@ def test_an_index_of_other_posts(index: FakeIndex, tmp_path: Path) -> None:
     address = EngineAddress(index.url, "things")
 
     def refused(problem: str, source: Path, opens: bool = False) -> None:
-        with pytest.raises(CollectionError, match=problem):
+        with pytest.raises(DataError, match=problem):
             if opens:
                 open_index(address, kept, [source])
             else:
@@ -351,7 +435,9 @@ def test_secrets_go_to_the_engine_and_nowhere_else(
 
     def answer(request: Request) -> Answer:
         seen.append(request.headers.get("authorization", ""))
-        return (200, OPENSEARCH) if request.path == "/" else (403, {"error": "forbidden"})
+        return (
+            (200, OPENSEARCH) if request.path == "/" else (403, {"error": "forbidden"})
+        )
 
     with stub(answer) as url, caplog.at_level("DEBUG"):
         engine = connect(url, auth=auth)

@@ -15,10 +15,9 @@ from conftest import Command
 from helpers.index_samples import random_posts, write_lines
 from helpers.processes import started
 
-import indexes
-from indexes.files import atomic_directory, atomic_file
-from indexes.index import LuceneIndex
-from indexes.posts import Post
+from tweetrerank.indexes.files import atomic_directory, atomic_file
+from tweetrerank.indexes.lucene_index import LuceneIndex, build
+from tweetrerank.indexes.posts import Post
 
 
 def names(folder: Path) -> list[str]:
@@ -75,7 +74,7 @@ def writer_of(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has begun to replace a folder and a file, and waits."""
     code = (
         "import sys, time\n"
-        "from indexes.files import atomic_directory, atomic_file\n"
+        "from tweetrerank.indexes.files import atomic_directory, atomic_file\n"
         "with atomic_directory(sys.argv[1]) as folder, atomic_file(sys.argv[1] + '.txt'):\n"
         "    (folder / 'half').write_text('half')\n"
         "    print('begun', flush=True)\n"
@@ -111,11 +110,13 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["posts.sqlite", "*.doc"])
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_build_is_undone(by: int, stage: str, tmp_path: Path, command: Command) -> None:
+def test_a_killed_build_is_undone(
+    by: int, stage: str, tmp_path: Path, command: Command
+) -> None:
     """The old index stays. A terminated build leaves nothing; the next one names what it finds."""
     rows = [{"id": post.doc_id, "text": post.text} for post in random_posts(10_000)]
     index, posts = tmp_path / "index", write_lines(tmp_path / "posts.jsonl", rows)
-    indexes.build([Post("1", "old")], index, [])
+    build([Post("1", "old")], index, [])
     arguments = ("--posts", posts, "--index", index)
     process = started(sys.executable, "-m", "pipeline.index", *arguments)
     while not [*tmp_path.glob(f".index.*/{stage}")] and process.poll() is None:
@@ -126,7 +127,9 @@ def test_a_killed_build_is_undone(by: int, stage: str, tmp_path: Path, command: 
         is_late, is_left = len(found.posts) > 1, bool([*tmp_path.glob(".index.*")])
     assert is_late or is_left is (by == signal.SIGKILL)
     if by == signal.SIGTERM and not is_late:
-        assert process.returncode == 143 and "interrupted; nothing half-written" in errors
+        assert (
+            process.returncode == 143 and "interrupted; nothing half-written" in errors
+        )
     done = command("index", *arguments, code=0)
     assert done.out.startswith("10,000 posts")
     assert ("was being written when its process was killed" in done.err) is is_left
@@ -137,8 +140,8 @@ def test_a_killed_build_is_undone(by: int, stage: str, tmp_path: Path, command: 
 
 SEARCHER = """
 import sys, time
-from indexes.index import LuceneIndex
-from indexes.methods import QueryLikelihood, Topic
+from tweetrerank.indexes.lucene_index import LuceneIndex
+from tweetrerank.indexes.methods import QueryLikelihood, Topic
 
 end, seen = time.time() + float(sys.argv[2]), set()
 while time.time() < end or (len(seen) < 2 and time.time() < end + 60):
@@ -154,15 +157,17 @@ print(*sorted(seen))
 
 
 @pytest.mark.slow
-def test_a_search_sees_one_version_whole_while_others_are_written(tmp_path: Path) -> None:
+def test_a_search_sees_one_version_whole_while_others_are_written(
+    tmp_path: Path,
+) -> None:
     even = [Post(str(n), "alpha even") for n in range(40)]
     odd = [Post(str(n), "alpha odd") for n in range(60)]
     index = tmp_path / "index"
-    indexes.build(even, index, [])
+    build(even, index, [])
     searchers = [started(sys.executable, "-c", SEARCHER, index, 2) for _ in range(2)]
     while any(searcher.poll() is None for searcher in searchers):
         for posts in (even, odd):
-            indexes.build(posts, index, [])
+            build(posts, index, [])
     for searcher in searchers:
         output, errors = searcher.communicate()
         assert output == "even odd\n", errors

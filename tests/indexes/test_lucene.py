@@ -19,19 +19,33 @@ from conftest import Command, Patch
 from helpers.index_samples import POSTS, TOPICS, write_lines
 from helpers.processes import run_python
 
-import indexes
-from indexes import jvm
-from indexes.analysis import ANALYZERS, STANDARD, analyze, analyzer, analyzer_name, searchable
-from indexes.errors import CollectionError
-from indexes.index import LuceneIndex
-from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood, Topic
-from indexes.posts import Post
-from pipeline.collections import named
-from pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.indexes import jvm, lucene_index
+from tweetrerank.indexes.analysis import (
+    ANALYZERS,
+    STANDARD,
+    analyze,
+    analyzer,
+    analyzer_name,
+    searchable,
+)
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.lucene_index import LuceneIndex
+from tweetrerank.indexes.methods import (
+    BM25,
+    METHODS,
+    RM3,
+    Axiomatic,
+    Method,
+    QueryLikelihood,
+    Topic,
+)
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
 
 
 def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
-    indexes.build(posts, folder, [])
+    lucene_index.build(posts, folder, [])
     return LuceneIndex.open(folder)
 
 
@@ -44,15 +58,22 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuceneIndex]:
         yield opened
 
 
-def search_one(index: LuceneIndex, text: str, method: Method, **options: int) -> dict[str, float]:
+def search_one(
+    index: LuceneIndex, text: str, method: Method, **options: int
+) -> dict[str, float]:
     return index.search([Topic("q", text)], method, **options)["q"]
 
 
-def naive_scores(query: str, weight: Callable[[str, Counter[str]], float]) -> dict[str, float]:
+def naive_scores(
+    query: str, weight: Callable[[str, Counter[str]], float]
+) -> dict[str, float]:
     """Sum of the weights of the query's words, for each post with one of them."""
     asked = query.split()
     found = {doc_id: bag for doc_id, bag in BAGS.items() if bag.keys() & asked}
-    return {d: sum(weight(word, bag) for word in asked if bag[word]) for d, bag in found.items()}
+    return {
+        d: sum(weight(word, bag) for word in asked if bag[word])
+        for d, bag in found.items()
+    }
 
 
 def naive_query_likelihood(query: str, mu: float) -> dict[str, float]:
@@ -61,7 +82,9 @@ def naive_query_likelihood(query: str, mu: float) -> dict[str, float]:
 
     def weight(word: str, bag: Counter[str]) -> float:
         expected = mu * (collection[word] + 1) / (collection.total() + 1)
-        return max(0, math.log(1 + bag[word] / expected) + math.log(mu / (bag.total() + mu)))
+        return max(
+            0, math.log(1 + bag[word] / expected) + math.log(mu / (bag.total() + mu))
+        )
 
     return naive_scores(query, weight)
 
@@ -77,22 +100,32 @@ def naive_bm25(query: str, k1: float, b: float) -> dict[str, float]:
     return naive_scores(query, weight)
 
 
-@pytest.mark.parametrize("query", ["tango", "papa romeo tango", "kilo kilo lima", "alpha zzz"])
+@pytest.mark.parametrize(
+    "query", ["tango", "papa romeo tango", "kilo kilo lima", "alpha zzz"]
+)
 def test_scores_are_those_of_the_formulas(index: LuceneIndex, query: str) -> None:
     for mu in (10.0, 1500.0):
         found = search_one(index, query, QueryLikelihood(mu))
-        assert found == pytest.approx(naive_query_likelihood(query, mu), rel=1e-4, abs=1e-5)
+        assert found == pytest.approx(
+            naive_query_likelihood(query, mu), rel=1e-4, abs=1e-5
+        )
     for k1, b in ((0.9, 0.4), (1.2, 0.0), (0.3, 1.0)):
         found = search_one(index, query, BM25(k1, b))
         assert found == pytest.approx(naive_bm25(query, k1, b), rel=1e-4, abs=1e-5)
 
 
-def test_pyserini_finds_the_same_posts_and_scores(index: LuceneIndex, monkeypatch: Patch) -> None:
+def test_pyserini_finds_the_same_posts_and_scores(
+    index: LuceneIndex, monkeypatch: Patch
+) -> None:
     jvm.start()
-    encoders = ModuleType("pyserini.encode")  # Of dense vectors; with dependencies of their own.
+    encoders = ModuleType(
+        "pyserini.encode"
+    )  # Of dense vectors; with dependencies of their own.
     encoders.__getattr__ = lambda name: type(name, (), {})
     monkeypatch.setitem(sys.modules, "pyserini.encode", encoders)
-    searcher = import_module("pyserini.search.lucene").LuceneSearcher(str(index.directory))
+    searcher = import_module("pyserini.search.lucene").LuceneSearcher(
+        str(index.directory)
+    )
     searcher.set_qld(100)
     for text in ("tango", "papa romeo tango", "kilo kilo lima"):
         found = {hit.docid: hit.score for hit in searcher.search(text, 1000)}
@@ -106,7 +139,9 @@ ALL_METHODS = [pytest.param(method(), id=name) for name, method in METHODS.items
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
-def test_results_are_ordered_cut_and_repeatable(index: LuceneIndex, method: Method) -> None:
+def test_results_are_ordered_cut_and_repeatable(
+    index: LuceneIndex, method: Method
+) -> None:
     topics = TOPICS[:9]
     results = index.search(topics, method, threads=1)
     assert list(results) == [topic.query_id for topic in topics]
@@ -119,14 +154,20 @@ def test_results_are_ordered_cut_and_repeatable(index: LuceneIndex, method: Meth
         found_by_many = index.search(copies, method, threads=8)
     finally:
         sys.setswitchinterval(interval)
-    assert found_by_many == {key: results[topic.query_id] for key, topic in many.items()}
+    assert found_by_many == {
+        key: results[topic.query_id] for key, topic in many.items()
+    }
     for topic in topics:
         found = results[topic.query_id]
         assert found and found.keys() <= {post.doc_id for post in POSTS}
-        assert list(found) == sorted(found, key=lambda doc_id: (-found[doc_id], -int(doc_id)))
+        assert list(found) == sorted(
+            found, key=lambda doc_id: (-found[doc_id], -int(doc_id))
+        )
         (few,) = index.search([topic], method, hits=7).values()
         assert list(few.items()) == list(found.items())[:7]
-    assert index._reader.getRefCount() == 1  # Else files stay open when the index is closed.
+    assert (
+        index._reader.getRefCount() == 1
+    )  # Else files stay open when the index is closed.
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
@@ -138,14 +179,20 @@ def test_no_post_from_the_future(index: LuceneIndex, method: Method) -> None:
         assert found.keys() <= past
         if not isinstance(method, RM3 | Axiomatic):
             text = {post.doc_id: post.text.split() for post in POSTS}
-            assert found.keys() == {d for d in past if {"alpha", "bravo"} & set(text[d])}
+            assert found.keys() == {
+                d for d in past if {"alpha", "bravo"} & set(text[d])
+            }
 
 
 FEEDBACK = [RM3(mu=100), Axiomatic(pool_factor=5), Axiomatic(pool_factor=10_000)]
 
 
-@pytest.mark.parametrize("method", FEEDBACK, ids=["rm3", "axiom", "axiom-all-posts-in-the-pool"])
-def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method) -> None:
+@pytest.mark.parametrize(
+    "method", FEEDBACK, ids=["rm3", "axiom", "axiom-all-posts-in-the-pool"]
+)
+def test_feedback_learns_nothing_from_the_future(
+    tmp_path: Path, method: Method
+) -> None:
     """Only in the future does "meteor" go with "festival"."""
     drawn = random.Random(7)
     syllables = [consonant + vowel for consonant in "bdgklmnprtvz" for vowel in "ao"]
@@ -155,7 +202,9 @@ def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method)
     past = [Post(str(1000 + n), text) for n, text in enumerate(noise)]
     past += [Post(str(1600 + n), f"festival {noise[n]}") for n in range(12)]
     past += [Post("1999", "meteor zebra")]
-    future = [Post(str(20000 + n), "festival meteor festival meteor") for n in range(30)]
+    future = [
+        Post(str(20000 + n), "festival meteor festival meteor") for n in range(30)
+    ]
     with build(tmp_path / "all", [*past, *future]) as everything:
         limited = everything.search([Topic("q", "festival", None, "2000")], method)["q"]
         unlimited = search_one(everything, "festival", method)
@@ -170,7 +219,11 @@ def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method)
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_odd_queries(index: LuceneIndex, method: Method) -> None:
     for text in ("", "the of and", "?!", "unheardof", "\0", "💥", "\ud83d"):
-        topics = [Topic("empty", text), Topic("full", "alpha"), Topic("late", text, None, "3")]
+        topics = [
+            Topic("empty", text),
+            Topic("full", "alpha"),
+            Topic("late", text, None, "3"),
+        ]
         results = index.search(topics, method)
         assert results["empty"] == results["late"] == {}
         assert results["full"]
@@ -184,15 +237,28 @@ def test_odd_queries(index: LuceneIndex, method: Method) -> None:
 
 GERMAN = ["Die Häuser in der Stadt und auf dem Land sind nicht mehr zu haben."]
 JAPANESE = ["東京タワーの高さは何メートルですか"]
-LANGUAGES = [("de", JAPANESE, "german"), ("he", GERMAN, STANDARD), ("und", GERMAN, "german")]
+LANGUAGES = [
+    ("de", JAPANESE, "german"),
+    ("he", GERMAN, STANDARD),
+    ("und", GERMAN, "german"),
+]
 LANGUAGES += [("und", ["Как пройти в библиотеку?"], "russian"), ("und", [], "english")]
-LANGUAGES += [("und", ["Tôi không có gì cho bạn"], STANDARD), ("und", ["Дај ми то"], STANDARD)]
-SCRIPTS = [(None, GERMAN, "english"), (None, JAPANESE, "cjk"), (None, ["क्या आप"], "hindi")]
+LANGUAGES += [
+    ("und", ["Tôi không có gì cho bạn"], STANDARD),
+    ("und", ["Дај ми то"], STANDARD),
+]
+SCRIPTS = [
+    (None, GERMAN, "english"),
+    (None, JAPANESE, "cjk"),
+    (None, ["क्या आप"], "hindi"),
+]
 SCRIPTS += [(None, ["123 !!"], "english")]
 
 
 @pytest.mark.parametrize(("language", "texts", "expected"), [*LANGUAGES, *SCRIPTS])
-def test_analyzers_of_languages(language: str | None, texts: list[str], expected: str) -> None:
+def test_analyzers_of_languages(
+    language: str | None, texts: list[str], expected: str
+) -> None:
     assert analyzer_name(language, texts) == expected
 
 
@@ -204,7 +270,7 @@ def test_posts_are_found_by_words_of_their_language(tmp_path: Path) -> None:
         ("en", ["the cafe\u0301s", "a hose"], "café"),
     ):
         written = [Post(str(n), text) for n, text in enumerate(posts)]
-        indexes.build(written, tmp_path / language, language=language)
+        lucene_index.build(written, tmp_path / language, language=language)
         with LuceneIndex.open(tmp_path / language) as index:
             assert index.manifest.analyzer == ANALYZERS[language]
             assert list(search_one(index, query, BM25())) == ["0"], language
@@ -219,30 +285,45 @@ def test_every_analyzer_is_there() -> None:
 def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
     with build(tmp_path / "names", [Post("a1", "alpha"), Post("22", "alpha")]) as names:
         assert list(search_one(names, "alpha", BM25())) == ["a1", "22"]
-        with pytest.raises(CollectionError, match=r"topic q is limited .* are not all whole num"):
+        with pytest.raises(
+            DataError, match=r"topic q is limited .* are not all whole num"
+        ):
             names.search([Topic("q", "alpha", None, "22")], BM25())
     for limit in ("soon", "-1", "1.5e17", "", str(2**63)):
-        with pytest.raises(CollectionError, match=f"topic q: found the time limit '{limit}', exp"):
+        with pytest.raises(
+            DataError, match=f"topic q: found the time limit '{limit}', exp"
+        ):
             index.search([Topic("q", "alpha", None, limit)], BM25())
 
 
 def test_parameters_out_of_range() -> None:
-    for make in (lambda: QueryLikelihood(0), lambda: BM25(b=1.1), lambda: RM3(mu=math.nan)):
-        with pytest.raises(CollectionError, match=r"found .*=.*; expected values in the ranges"):
+    for make in (
+        lambda: QueryLikelihood(0),
+        lambda: BM25(b=1.1),
+        lambda: RM3(mu=math.nan),
+    ):
+        with pytest.raises(
+            DataError, match=r"found .*=.*; expected values in the ranges"
+        ):
             make()
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[Path]:
-    rows = {"one": {"id": "0", "text": "alpha 0"}, "two words": {"id": "1", "text": "alpha 1"}}
-    return [write_lines(tmp_path / f"{name}.jsonl", [row]) for name, row in rows.items()]
+    rows = {
+        "one": {"id": "0", "text": "alpha 0"},
+        "two words": {"id": "1", "text": "alpha 1"},
+    }
+    return [
+        write_lines(tmp_path / f"{name}.jsonl", [row]) for name, row in rows.items()
+    ]
 
 
 @pytest.fixture
 def built(tmp_path: Path, sources: list[Path]) -> Path:
     posts = [Post("1", "alpha"), Post("20", "alpha bravo"), Post("3", "")]
     command = "python -m pipeline.index --again"
-    manifest = indexes.build(posts, tmp_path / "index", sources, command)
+    manifest = lucene_index.build(posts, tmp_path / "index", sources, command)
     assert (manifest.posts, manifest.empties, manifest.numeric_ids) == (3, 1, True)
     return tmp_path / "index"
 
@@ -253,32 +334,41 @@ def listing(folder: Path) -> list[str]:
 
 def refused(problem: str, folder: Path, sources: list[Path] | None = None) -> None:
     """An index is not opened, and this is why."""
-    with pytest.raises(CollectionError, match=problem):
+    with pytest.raises(DataError, match=problem):
         LuceneIndex.open(folder, sources)
 
 
-def test_builds_are_equal_and_movable(tmp_path: Path, built: Path, sources: list[Path]) -> None:
+def test_builds_are_equal_and_movable(
+    tmp_path: Path, built: Path, sources: list[Path]
+) -> None:
     posts = [Post("3", ""), Post("20", "alpha bravo"), Post("1", "alpha")]
-    indexes.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
+    lucene_index.build(
+        posts, tmp_path / "again", sources, "python -m pipeline.index --again"
+    )
     assert listing(tmp_path / "again") == listing(built)
     moved, found = built.rename(tmp_path / "moved #1 %20?"), []
     for folder in (moved, tmp_path / "again"):
         with LuceneIndex.open(folder, sources) as opened:
-            found.append((list(opened.posts), search_one(opened, "alpha", QueryLikelihood())))
+            found.append(
+                (list(opened.posts), search_one(opened, "alpha", QueryLikelihood()))
+            )
     assert found[0] == found[1]
 
 
 def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     """A limit on the size of files stands in for the disk."""
     code = (
-        "import indexes, resource, signal, sys; from indexes import jvm\n"
-        "from indexes.posts import Post\n"
+        "import resource, signal, sys\n"
+        "from tweetrerank.indexes import jvm\n"
+        "from tweetrerank.indexes.data_error import DataError\n"
+        "from tweetrerank.indexes.lucene_index import build\n"
+        "from tweetrerank.indexes.posts import Post\n"
         "jvm.start()\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
         "posts = (Post(str(n), f'some text {n} ' * 20) for n in range(5000))\n"
-        "try: indexes.build(posts, sys.argv[1], [])\n"
-        "except indexes.CollectionError as error: print('ONE MESSAGE:', error)\n"
+        "try: build(posts, sys.argv[1], [])\n"
+        "except DataError as error: print('ONE MESSAGE:', error)\n"
     )
     before = listing(tmp_path)
     done = run_python("-c", code, built)
@@ -309,8 +399,8 @@ def test_what_is_no_index_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     (tmp_path / "file").write_text("thesis")
     refused(r"found a folder that is not an index.*`indexes.bu", tmp_path)
     for kind, place in (("folder", tmp_path), ("file", tmp_path / "file")):
-        with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
-            indexes.build([Post("1", "x")], place, [])
+        with pytest.raises(DataError, match=f"found a {kind}.*; it is left as it is"):
+            lucene_index.build([Post("1", "x")], place, [])
     assert listing(tmp_path) == ["file"]
 
 
@@ -323,7 +413,10 @@ def test_an_index_of_an_earlier_version(built: Path) -> None:
         connection.execute("ALTER TABLE posts DROP COLUMN signals")
         connection.commit()
     path = built / "manifest.json"
-    fields = json.loads(path.read_text("utf-8")) | {"posts_crc": 1, "analyzer": "English"}
+    fields = json.loads(path.read_text("utf-8")) | {
+        "posts_crc": 1,
+        "analyzer": "English",
+    }
     del fields["sha256"], fields["manifest_sha256"]
     fields["files"]["posts.sqlite"] = (built / "posts.sqlite").stat().st_size
     path.write_text(json.dumps(fields), "utf-8")
@@ -339,13 +432,17 @@ def test_damages_are_noticed(built: Path, command: Command, monkeypatch: Patch) 
         file, pattern = built / name, re.escape(name)
         whole, status = file.read_bytes(), file.stat()
         for place in (len(whole) // 2, len(whole) - 1):
-            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            problem = rf"found another SHA-256 in {pattern}: damaged; build it again with"
+            file.write_bytes(
+                whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+            )
+            problem = (
+                rf"found another SHA-256 in {pattern}: damaged; build it again with"
+            )
             for small in (0, 10**6):
-                monkeypatch.setattr("indexes.manifest.SMALL", small)
+                monkeypatch.setattr("tweetrerank.indexes.manifest.SMALL", small)
                 refused(problem, built)
                 os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-            monkeypatch.setattr("indexes.manifest.SMALL", 0)
+            monkeypatch.setattr("tweetrerank.indexes.manifest.SMALL", 0)
             result = command("index", "--index", built, "--check")
             assert result.code == 1 and re.search(problem, result.err)
         file.write_bytes(whole[:-20])
@@ -368,7 +465,9 @@ def test_damages_are_noticed(built: Path, command: Command, monkeypatch: Patch) 
         ({"sources": [[1, 2]]}, "not a readable manifest"),
     ],
 )
-def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], message: str) -> None:
+def test_manifests_that_do_not_fit(
+    built: Path, change: dict[str, object], message: str
+) -> None:
     path = built / "manifest.json"
     fields = json.loads(path.read_text()) | change
     path.write_text(json.dumps(fields))
@@ -389,4 +488,6 @@ def test_query_likelihood_on_2011(data_dir: Path) -> None:
         assert (index.size, index.manifest.empties) == (85379, 4)
         run = index.search(collection.topics, QueryLikelihood(mu=100))
     # Anserini ranks equal scores, which most are, by ascending id: .3527.
-    assert mean(evaluate(collection.qrels, run)["AP"]) == pytest.approx(0.3547, abs=0.0005)
+    assert mean(evaluate(collection.qrels, run)["AP"]) == pytest.approx(
+        0.3547, abs=0.0005
+    )

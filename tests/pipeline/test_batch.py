@@ -17,8 +17,8 @@ from helpers.index_samples import table, write_lines
 from helpers.processes import run_python
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, saved, small_model
 
-from pipeline.ranking.tuning import interpolate
-from rerankers import checkpoint, models
+from tweetrerank.pipeline.ranking.interpolation import interpolate
+from tweetrerank.rerankers import checkpoint, registry
 
 LOAD, close = cache(checkpoint.load), partial(pytest.approx, abs=1e-5)
 Row = dict[str, Any]
@@ -36,13 +36,22 @@ def nested(copies: int = 1, first_stage: bool = False) -> list[Row]:
             posts[-1] |= {"url": url} if url else {}
             if first_stage:
                 posts[-1]["first_stage_score"] = 10.0 - (place * 7 + number) % 11
-        rows.append({"query_id": f"q{number}-{copy}", "query": query, "lang": "en", "posts": posts})
+        rows.append(
+            {
+                "query_id": f"q{number}-{copy}",
+                "query": query,
+                "lang": "en",
+                "posts": posts,
+            }
+        )
     return rows
 
 
 def pairs(rows: Iterable[Row]) -> list[Row]:
     whole = [row | post for row in rows for post in row["posts"]]
-    return [{name: value for name, value in row.items() if name != "posts"} for row in whole]
+    return [
+        {name: value for name, value in row.items() if name != "posts"} for row in whole
+    ]
 
 
 def read_lines(path: Path) -> list[Row]:
@@ -99,7 +108,7 @@ def test_every_post_gets_the_model_s_score(
     tmp_path: Path, score: Any, monkeypatch: Patch, ending: str, as_pairs: bool
 ) -> None:
     """Whatever is scored together; of a folder the files in the order of their names."""
-    monkeypatch.setattr("pipeline.batch.TOGETHER", 1)
+    monkeypatch.setattr("tweetrerank.pipeline.batch.TOGETHER", 1)
     rows = nested(2)
     given = pairs(rows) if as_pairs else rows
     (tmp_path / "in").mkdir()
@@ -110,12 +119,16 @@ def test_every_post_gets_the_model_s_score(
     assert without_scores(found) == given and scores(found) == close(predicted(rows))
 
 
-def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: Any) -> None:
+def test_first_stage_scores_are_mixed_in_for_each_query(
+    tmp_path: Path, score: Any
+) -> None:
     rows = nested(2, first_stage=True)
     neural = predicted(rows)
     expected: list[float] = []
     for start, row in zip(range(0, 10**6, len(rows[0]["posts"])), rows, strict=False):
-        first = {str(n): post["first_stage_score"] for n, post in enumerate(row["posts"])}
+        first = {
+            str(n): post["first_stage_score"] for n, post in enumerate(row["posts"])
+        }
         model = {str(n): neural[start + n] for n in range(len(first))}
         expected += interpolate({"": first}, {"": model}, 0.35)[""].values()
     for name, given in {"rows": rows, "pairs": pairs(rows)}.items():
@@ -129,12 +142,16 @@ def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: A
     assert scores(read_lines(tmp_path / "alone"))[::-1] == close(neural)
 
 
-def test_a_model_with_a_prior_reads_ranks_of_the_first_stage(tmp_path: Path, score: Any) -> None:
-    configuration = next(iter(models.find("sm_cnn").configurations))
+def test_a_model_with_a_prior_reads_ranks_of_the_first_stage(
+    tmp_path: Path, score: Any
+) -> None:
+    configuration = next(iter(registry.find("sm_cnn").configurations))
     assert small_model("sm_cnn", configuration).reads_prior
     folder, found = saved(tmp_path / "sm_cnn", "sm_cnn", configuration), []
     for name, is_given in (("with", True), ("without", False)):
-        source = write_lines(tmp_path / f"{name}.jsonl", pairs(nested(first_stage=is_given)))
+        source = write_lines(
+            tmp_path / f"{name}.jsonl", pairs(nested(first_stage=is_given))
+        )
         options = ("--reranker", "sm_cnn", "--checkpoint", folder, "--lambda", 1)
         score(source, tmp_path / name, *options)
         found.append(scores(read_lines(tmp_path / name)))
@@ -145,7 +162,9 @@ def test_a_model_with_a_prior_reads_ranks_of_the_first_stage(tmp_path: Path, sco
 def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -> None:
     rows = nested(3, first_stage=True)
     table = pa.Table.from_pylist(pairs(rows) if as_pairs else rows)
-    times = pa.array([np.datetime64("2026-01-01T00:00:00", "us")] * len(table), pa.timestamp("us"))
+    times = pa.array(
+        [np.datetime64("2026-01-01T00:00:00", "us")] * len(table), pa.timestamp("us")
+    )
     kinds = pa.array(["a"] * len(table)).dictionary_encode()
     table = table.append_column("time", times).append_column("kind", kinds)
     (tmp_path / "in").mkdir()
@@ -161,7 +180,9 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
     assert pa.types.is_dictionary(found.schema.field("kind").type)
 
 
-def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path, command: Command) -> None:
+def test_rows_that_cannot_be_read_are_put_aside(
+    tmp_path: Path, command: Command
+) -> None:
     good = pairs(nested(first_stage=True))
     lines: list[Row | str] = []
     for row, bad in zip(good, BAD, strict=False):
@@ -172,7 +193,9 @@ def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path, command: Command
     assert without_scores(read_lines(output)) == good[: len(BAD)]
     found = read_lines(rejected_of(output))
     numbers = range(1, 3 * len(BAD), 3)
-    assert [(row["file"], row["line"]) for row in found] == [(str(source), n) for n in numbers]
+    assert [(row["file"], row["line"]) for row in found] == [
+        (str(source), n) for n in numbers
+    ]
     for row, reason in zip(found, BAD.values(), strict=True):
         assert row["reason"].startswith(reason), row["reason"]
     command(*job, "--max-rejected", len(BAD), code=0)
@@ -187,7 +210,9 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
         output = tmp_path / f"out{ending}"
         score(write_lines(tmp_path / f"in{ending}", rows), output)
         assert [row["query_id"] for row in read_lines(output)] == ["q0-0", "q3-0", "7"]
-        assert [(row["line"], row["reason"]) for row in read_lines(rejected_of(output))] == [
+        assert [
+            (row["line"], row["reason"]) for row in read_lines(rejected_of(output))
+        ] == [
             (2, "posts[3].text: found nothing, expected a text"),
             (3, "posts: found nothing, expected a list, as in the first row"),
         ]
@@ -196,15 +221,19 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
 def test_awkward_texts_come_back_as_they_were(tmp_path: Path, score: Any) -> None:
     texts = [*AWKWARD.values()]
     posts = [{"doc_id": "same", "text": text} for text in texts]
-    rows = [{"query_id": n, "query": text, "posts": posts} for n, text in enumerate(texts)]
+    rows = [
+        {"query_id": n, "query": text, "posts": posts} for n, text in enumerate(texts)
+    ]
     score(write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out")
     found = read_lines(tmp_path / "out")
     assert without_scores(found) == rows and scores(found) == close(predicted(rows))
     assert np.isfinite(scores(found)).all()
 
 
-def test_nothing_half_written_is_left(tmp_path: Path, command: Command, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("pipeline.batch.TOGETHER", 1)
+def test_nothing_half_written_is_left(
+    tmp_path: Path, command: Command, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr("tweetrerank.pipeline.batch.TOGETHER", 1)
     rows, output = pairs(nested(first_stage=True)), tmp_path / "out"
     apart = write_lines(tmp_path / "apart.jsonl", [*rows[::2], *rows[1::2]])
     cut = write_lines(tmp_path / "cut.parquet", rows)
@@ -219,10 +248,15 @@ def test_nothing_half_written_is_left(tmp_path: Path, command: Command, monkeypa
     assert "expected columns of different names" in command(*to_table, code=1).err
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install 'tweetrerank[parquet]'" in command(*to_table, code=1).err
-    assert {path.name for path in tmp_path.iterdir()} - {"home"} == {apart.name, cut.name}
+    assert {path.name for path in tmp_path.iterdir()} - {"home"} == {
+        apart.name,
+        cut.name,
+    }
 
 
-def test_rows_before_the_cut_of_a_file_are_scored(tmp_path: Path, command: Command) -> None:
+def test_rows_before_the_cut_of_a_file_are_scored(
+    tmp_path: Path, command: Command
+) -> None:
     rows, output = nested(first_stage=True), tmp_path / "out.jsonl"
     packed = write_lines(tmp_path / "cut.jsonl.gz", rows)
     packed.write_bytes(packed.read_bytes()[:-9])
@@ -230,7 +264,9 @@ def test_rows_before_the_cut_of_a_file_are_scored(tmp_path: Path, command: Comma
     assert "1 row cannot be read" in command(*job, packed, code=1).err
     [cut] = read_lines(rejected_of(output))
     assert (cut["file"], cut["line"]) == (str(packed), len(rows) + 1)
-    assert "cut off from about here on" in cut["reason"] and len(read_lines(output)) == len(rows)
+    assert "cut off from about here on" in cut["reason"] and len(
+        read_lines(output)
+    ) == len(rows)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +283,12 @@ def test_rows_before_the_cut_of_a_file_are_scored(tmp_path: Path, command: Comma
     ],
 )
 def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
-    tmp_path: Path, score: Any, has_scores: bool, as_pairs: bool, options: str, known: str
+    tmp_path: Path,
+    score: Any,
+    has_scores: bool,
+    as_pairs: bool,
+    options: str,
+    known: str,
 ) -> None:
     """The posts of a row stand in the order of a first stage, if they have no scores. A weight
     mixes a model that reads scores, too, as in pipeline.rerank and in Python."""
@@ -255,20 +296,27 @@ def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
     rows, output = nested(2, first_stage=has_scores), tmp_path / "out"
     source = write_lines(tmp_path / "in.jsonl", pairs(rows) if as_pairs else rows)
     done = score(source, output, "--reranker", "window", *options.split())
-    how = {"weight": 0.25 if "--lambda" in options else None, "in_order": known == "order"}
+    how = {
+        "weight": 0.25 if "--lambda" in options else None,
+        "in_order": known == "order",
+    }
     assert ("λ = 0.25 (given)" in done.err) == bool(how["weight"])
     expected: list[float] = []
     for row in rows:
         posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
-        first = [p["first_stage_score"] for p in row["posts"]] if known == "scores" else None
+        first = (
+            [p["first_stage_score"] for p in row["posts"]]
+            if known == "scores"
+            else None
+        )
         expected += window.predict(posts, first, **how).tolist()
     assert scores(read_lines(output)) == close(expected)
 
 
 CLUSTER = """
 import sys, ray
-from pipeline import batch
-from pipeline.command.options import parse_arguments
+from tweetrerank.pipeline import batch
+from tweetrerank.pipeline.command.options import parse_arguments
 start, ray.shutdown = ray.init, lambda: None
 ray.init = lambda *words, **more: ray.is_initialized() or start(*words, **more)
 for line in sys.argv[1:]:
@@ -293,7 +341,9 @@ def test_a_cluster_gives_the_same_rows(tmp_path: Path, command: Command) -> None
     # In a process of its own: Ray takes signals away that Java needs.
     run_python("-c", CLUSTER, *jobs, code=0, RAY_agent_register_timeout_ms="200000")
     for ending in forms:
-        together, alone = (tmp_path / f"{name}{ending}" for name in ("together", "alone"))
+        together, alone = (
+            tmp_path / f"{name}{ending}" for name in ("together", "alone")
+        )
         assert read_lines(together) == read_lines(alone)
         (found,) = read_lines(rejected_of(together))
         assert found["reason"] == "posts[0].text: found nothing, expected a text"

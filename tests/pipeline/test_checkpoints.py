@@ -13,21 +13,27 @@ import pytest
 from conftest import Patch
 from helpers.reranking_samples import small
 
-from indexes.posts import Post
-from pipeline.collections.named import find
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import default_directory, directory_for
-from pipeline.ranking.retrievers import Candidates
-from pipeline.ranking.tuning import Tuning, interpolate, normalize, tuning_of
-from pipeline.training.tuning import HeldOut, calibrate
-from rerankers import checkpoint
-from rerankers.checkpoint import SHIPPED
-from rerankers.errors import RerankerError
-from rerankers.reranker import Mixed
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.named import find
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Run
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.pipeline.ranking.build import default_reranker
+from tweetrerank.pipeline.ranking.checkpoints import default_directory, directory_for
+from tweetrerank.pipeline.ranking.interpolation import (
+    Tuning,
+    interpolate,
+    normalize,
+    tuning_of,
+)
+from tweetrerank.pipeline.ranking.retrievers import Candidates
+from tweetrerank.pipeline.training.cross_validation import HeldOut, calibrate
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import checkpoint
+from tweetrerank.rerankers.checkpoint import SHIPPED
+from tweetrerank.rerankers.reranker import Mixed
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 
 @pytest.fixture
@@ -43,14 +49,19 @@ def shipped(tmp_path: Path, monkeypatch: Patch) -> Path:
 
 def add(folder: Path, *trained_on: str) -> Path:
     folder.mkdir(parents=True)
-    left_out = None if folder.name.startswith("all") else folder.name.removesuffix("-adapted")
+    left_out = (
+        None if folder.name.startswith("all") else folder.name.removesuffix("-adapted")
+    )
     metrics = {"trained_on": trained_on, "left_out": left_out}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     return folder
 
 
 def test_adapted_fusions_are_preferred_where_there_is_a_table(shipped: Path) -> None:
-    for adapted, name in ((None, "all"), (shipped, "all-adapted")):  # Any file that there is
+    for adapted, name in (
+        (None, "all"),
+        (shipped, "all-adapted"),
+    ):  # Any file that there is
         collection: Any = SimpleNamespace(key="mine", file=None, adapted_file=adapted)
         assert directory_for("fusion", collection) == shipped / "fusion" / name
         # Other models read no table.
@@ -71,7 +82,9 @@ def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
         assert default_directory("fusion", "mb2012") == shipped / "fusion" / "mb2012"
 
 
-def test_what_is_lost_or_of_another_collection_is_refused(shipped: Path, tmp_path: Path) -> None:
+def test_what_is_lost_or_of_another_collection_is_refused(
+    shipped: Path, tmp_path: Path
+) -> None:
     """It is never passed over for a shipped model."""
     mine = tmp_path / "home" / "checkpoints" / "fusion" / "own" / "mine"
     mine.mkdir(parents=True)
@@ -90,7 +103,9 @@ def test_what_is_lost_or_of_another_collection_is_refused(shipped: Path, tmp_pat
     of_another = tmp_path / "home" / "lambda" / "fusion" / "all" / "own" / "mine.json"
     tuning = Tuning(0.5, {0.0: 0.1}, 0.1, (), "AP", "minmax", 2, 1, (), ("other",))
     replace(tuning, checkpoint="fusion/all").save(of_another)
-    with pytest.raises(DataError, match=r"λ of fusion/all tuned on other, expected .* mine"):
+    with pytest.raises(
+        DataError, match=r"λ of fusion/all tuned on other, expected .* mine"
+    ):
         tuning_of(shipped / "fusion" / "all", "own/mine")
 
 
@@ -105,7 +120,11 @@ def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None
 
 
 LEXICAL: Run = {"1": {"a": 10.0, "b": 5.0, "c": 0.0}, "2": {"x": 3.0}, "3": {}}
-NEURAL: Run = {"1": {"c": 0.9, "b": 0.6, "a": -0.1, "other": 99.0}, "2": {"x": -1.0}, "4": {}}
+NEURAL: Run = {
+    "1": {"c": 0.9, "b": 0.6, "a": -0.1, "other": 99.0},
+    "2": {"x": -1.0},
+    "4": {},
+}
 
 
 def test_mixing_by_hand() -> None:
@@ -113,7 +132,10 @@ def test_mixing_by_hand() -> None:
     # c 1, b 0.7, a 0 from the neural side: what is no candidate does not stretch the scale.
     expected = {"a": 0.75 * 1, "b": 0.25 * 0.7 + 0.75 * 0.5, "c": 0.25}
     assert run == {"1": pytest.approx(expected), "2": {"x": 0.5}, "3": {}}
-    for widest in ({"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}):
+    for widest in (
+        {"a": -3.4e38, "b": 0.0, "c": 3.4e38},
+        {"a": 0.0, "b": 5e-324, "c": 1e-323},
+    ):
         assert all(map(math.isfinite, normalize(widest).values()))
 
 
@@ -126,16 +148,35 @@ def scored(run: Run, score: float) -> Run:
     [
         (LEXICAL, NEURAL, -0.1, r"λ: found .*, expected a number from"),
         (LEXICAL, NEURAL, math.nan, r"λ: found .*, expected a number from"),
-        (LEXICAL, {"1": {"a": 1.0}}, 0.0, "topic 1: found no neural score for 2 .*first is b"),
-        (LEXICAL, {"1": NEURAL["1"]}, 0.5, "topic 2: found no neural score for 1 of its 1"),
+        (
+            LEXICAL,
+            {"1": {"a": 1.0}},
+            0.0,
+            "topic 1: found no neural score for 2 .*first is b",
+        ),
+        (
+            LEXICAL,
+            {"1": NEURAL["1"]},
+            0.5,
+            "topic 2: found no neural score for 1 of its 1",
+        ),
         *(
             (*pair, 0.5, "topic 1, document b: found the score")
-            for score in (math.nan, math.inf, -1e39)  # Single precision does not hold the last.
-            for pair in ((LEXICAL, scored(NEURAL, score)), (scored(LEXICAL, score), NEURAL))
+            for score in (
+                math.nan,
+                math.inf,
+                -1e39,
+            )  # Single precision does not hold the last.
+            for pair in (
+                (LEXICAL, scored(NEURAL, score)),
+                (scored(LEXICAL, score), NEURAL),
+            )
         ),
     ],
 )
-def test_what_cannot_be_mixed(lexical: Run, neural: Run, weight: float, message: str) -> None:
+def test_what_cannot_be_mixed(
+    lexical: Run, neural: Run, weight: float, message: str
+) -> None:
     with pytest.raises((DataError, UsageError), match=message):
         interpolate(lexical, neural, weight)
 
@@ -153,7 +194,9 @@ def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
     assert stages == ["mp_hcnn", "mp_hcnn + ql (λ = 0.25)"]
     # Nothing is mixed without scores, and with λ = 1.
     unknown = replace(found, forms=dict.fromkeys(first, "order"))
-    ranked = [sorted(of, key=lambda d: -of[d]) for of in unknown.scored_by(mixed).values()]
+    ranked = [
+        sorted(of, key=lambda d: -of[d]) for of in unknown.scored_by(mixed).values()
+    ]
     assert ranked == [sorted(of, key=lambda d: -of[d]) for of in own.values()]
     assert found.scored_by(Mixed.of(model, 1.0)) == own
     assert model.mixed(0.5).weight == 0.5
@@ -169,23 +212,35 @@ def test_tuning_equals_a_naive_search() -> None:
     for query_id in map(str, range(8)):
         qrels[query_id] = {doc_id: drawn.choice([-1, 0, 0, 1, 2]) for doc_id in docs}
         signal = {doc_id: max(0, grade) for doc_id, grade in qrels[query_id].items()}
-        lexical[query_id] = {doc_id: 3 * signal[doc_id] + drawn.gauss(9, 9) for doc_id in docs}
-        neural[query_id] = {doc_id: 0.3 * signal[doc_id] + drawn.gauss(0, 1) for doc_id in docs}
+        lexical[query_id] = {
+            doc_id: 3 * signal[doc_id] + drawn.gauss(9, 9) for doc_id in docs
+        }
+        neural[query_id] = {
+            doc_id: 0.3 * signal[doc_id] + drawn.gauss(0, 1) for doc_id in docs
+        }
     qrels["without results"] = {"a": 1}
     known = HeldOut(lexical | {"not judged": {"a": 1.0}}, neural, qrels)
     tuning = known.tune(folds=9)
     mixed = {step / 20: interpolate(lexical, neural, step / 20) for step in range(21)}
-    values = {weight: evaluate(qrels, run, ["AP"])["AP"] for weight, run in mixed.items()}
+    values = {
+        weight: evaluate(qrels, run, ["AP"])["AP"] for weight, run in mixed.items()
+    }
     curve = {weight: mean(of.values()) for weight, of in values.items()}
     assert tuning.curve == pytest.approx(curve, abs=1e-12)
     assert tuning.curve[tuning.weight] == max(tuning.curve.values())
     held_out, chosen = [], []
     for query_id in qrels:
-        best = max(values, key=lambda w: mean([values[w][q] for q in qrels if q != query_id]))
+        best = max(
+            values, key=lambda w: mean([values[w][q] for q in qrels if q != query_id])
+        )
         chosen.append(best)
         held_out.append(values[best][query_id])
     assert len(set(chosen)) > 1
-    assert max(tuning.curve.values()) > tuning.cross_validated == pytest.approx(mean(held_out))
+    assert (
+        max(tuning.curve.values())
+        > tuning.cross_validated
+        == pytest.approx(mean(held_out))
+    )
     assert sorted(tuning.fold_weights) == sorted(chosen)
     assert (tuning.topics, known.tune("P@5").measure) == (tuple(qrels), "P@5")
     with pytest.raises(UsageError, match="found 10 folds, expected 2 to 9"):
@@ -195,8 +250,23 @@ def test_tuning_equals_a_naive_search() -> None:
 
 
 TUNING = Tuning(
-    *(0.45, {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3}, 0.305, (0.4, 0.5), "AP", "minmax", 2, 1),
-    *(("1", "2"), ("mb2011", "mb2013"), "official runs", "mp_hcnn/mb2012", "2026-11-21"),
+    *(
+        0.45,
+        {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3},
+        0.305,
+        (0.4, 0.5),
+        "AP",
+        "minmax",
+        2,
+        1,
+    ),
+    *(
+        ("1", "2"),
+        ("mb2011", "mb2013"),
+        "official runs",
+        "mp_hcnn/mb2012",
+        "2026-11-21",
+    ),
 )
 CHANGES = [{"weight": 1.5}, {"weight": math.nan}, {"curve": {"x": 1}}, {"unknown": 1}]
 
@@ -208,9 +278,15 @@ def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
     assert Tuning.load(path) == TUNING
     content = json.loads(path.read_text())
     unchecked = {key: value for key, value in content.items() if key != "sha256"}
-    for damaged in (json.dumps(unchecked | change), json.dumps(content | {"weight": 0.5}), "{"):
+    for damaged in (
+        json.dumps(unchecked | change),
+        json.dumps(content | {"weight": 0.5}),
+        "{",
+    ):
         path.write_text(damaged)
-        with pytest.raises(DataError, match=r"lambda.json: found no tuned λ .*tweetrerank tune"):
+        with pytest.raises(
+            DataError, match=r"lambda.json: found no tuned λ .*tweetrerank tune"
+        ):
             Tuning.load(path)
     path.write_text(json.dumps(unchecked))
     assert Tuning.load(path) == TUNING
@@ -224,7 +300,9 @@ def test_calibration_gives_the_share_of_relevant_posts() -> None:
     drawn, scores, qrels = random.Random(5), {}, {}
     for query_id in map(str, range(60)):
         odds = {str(n): drawn.gauss(-1, 2) for n in range(200)}
-        qrels[query_id] = {d: 1 for d, o in odds.items() if drawn.random() < 1 / (1 + math.exp(-o))}
+        qrels[query_id] = {
+            d: 1 for d, o in odds.items() if drawn.random() < 1 / (1 + math.exp(-o))
+        }
         scores[query_id] = {doc_id: (value + 1) * 4 for doc_id, value in odds.items()}
     assert calibrate(scores, qrels) == pytest.approx((0.25, -1.0), abs=0.06)
     # Scores that do not grow with relevance have no calibration.
@@ -235,4 +313,6 @@ def test_calibration_gives_the_share_of_relevant_posts() -> None:
 def test_shipped_checkpoints_are_calibrated() -> None:
     for model in ("mp_hcnn", "sm_cnn"):
         folders = [path.parent for path in (SHIPPED / model).glob("*/config.json")]
-        assert [tuning_of(folder).calibration.slope > 0 for folder in folders] == [True] * 5
+        assert [tuning_of(folder).calibration.slope > 0 for folder in folders] == [
+            True
+        ] * 5

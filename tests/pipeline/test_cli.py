@@ -19,15 +19,22 @@ from helpers.data_samples import write_microblog
 from helpers.index_samples import table
 from helpers.processes import ROOT, run_python
 
-from pipeline.collections.named import SAMPLE, find
-from pipeline.collections.trec import write_run
-from pipeline.command import main, options
-from pipeline.command.options import apply_changes, argument, option, parse_arguments, run_command
-from pipeline.errors import DataError, UsageError
-from pipeline.runtime import choose_device
-from rerankers.checkpoint import SHIPPED
-from rerankers.devices import device_name
-from rerankers.errors import RerankerError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.named import SAMPLE, find
+from tweetrerank.pipeline.collections.trec import write_run
+from tweetrerank.pipeline.command import main, options
+from tweetrerank.pipeline.command.options import (
+    apply_changes,
+    argument,
+    option,
+    parse_arguments,
+    run_command,
+)
+from tweetrerank.pipeline.runtime import choose_device
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.checkpoint import SHIPPED
+from tweetrerank.rerankers.devices import device_name
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,9 @@ def test_values() -> None:
     assert parse("go") == Options("go", (), 1000, None, "ql", (), (), False, None)
     line = "go a b --hits 5 --lambda 0.25 --method bm25 -m AP -m P@30 --files c d --quiet --files e"
     many = ("AP", "P@30"), ("c", "d", "e"), True, Path("x.txt")
-    assert parse(f"{line} --output x.txt") == Options("go", ("a", "b"), 5, 0.25, "bm25", *many)
+    assert parse(f"{line} --output x.txt") == Options(
+        "go", ("a", "b"), 5, 0.25, "bm25", *many
+    )
 
 
 def test_all_bad_arguments_are_named_at_once(tmp_path: Path) -> None:
@@ -75,7 +84,10 @@ def test_values_are_checked(tmp_path: Path) -> None:
         for text in ("", "nan", "inf", "-1", "1e400"):
             with pytest.raises(ValueError, match=r"expected a (whole )?number"):
                 check(text)
-    for path, message in ((tmp_path / "none", "there is no file"), (tmp_path, "expected a file")):
+    for path, message in (
+        (tmp_path / "none", "there is no file"),
+        (tmp_path, "expected a file"),
+    ):
         with pytest.raises(ValueError, match=message):
             options.existing_file(str(path))
     for text in ("cuda:", "cuda:-1", "cpu:0"):
@@ -91,19 +103,33 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("row", table("mistakes.jsonl"), ids=lambda row: row["command"])
 def test_mistakes_are_explained(
-    row: dict[str, Any], command: Command, home: Path, tmp_path: Path, monkeypatch: Patch
+    row: dict[str, Any],
+    command: Command,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: Patch,
 ) -> None:
     """Nothing is written before all is read. ``small.run`` has two topics."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     qrels = find("sample").qrels or {}
     write_run("small.run", {q: dict.fromkeys(qrels[q], 1.0) for q in ("1", "2")})
-    places = {"SAMPLE": SAMPLE, "SHIPPED": SHIPPED, "DATA": home, "NOWHERE": "http://127.0.0.1:9"}
-    row = json.loads(re.sub("|".join(places), lambda found: str(places[found[0]]), json.dumps(row)))
+    places = {
+        "SAMPLE": SAMPLE,
+        "SHIPPED": SHIPPED,
+        "DATA": home,
+        "NOWHERE": "http://127.0.0.1:9",
+    }
+    row = json.loads(
+        re.sub("|".join(places), lambda found: str(places[found[0]]), json.dumps(row))
+    )
     for name, content in row.get("files", {}).items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
-    line, before = row["command"], {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    line, before = (
+        row["command"],
+        {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")},
+    )
     done = command(*line.split(), code=row["code"])
     assert [told for told in row["told"] if told not in done.err] == []
     assert "Traceback" not in done.err and "hush" not in done.err
@@ -114,7 +140,9 @@ def test_mistakes_are_explained(
 
 
 def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
-    code = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
+    code = (
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
+    )
     (tmp_path / "dataclasses.py").write_text(code)
     done = run_python("-m", "pipeline.batch", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
@@ -125,7 +153,11 @@ def test_errors_become_messages(capsys: Capture) -> None:
         (UsageError(["one", "two"]), 2, "one\n  two"),
         (DataError("runs/x:3: bad"), 1, "runs/x:3: bad"),
         (RerankerError("no weights"), 1, "no weights"),
-        (OSError(errno.ENOSPC, "No space left on device", "out.txt"), 1, "No space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "out.txt"),
+            1,
+            "No space left on device",
+        ),
         (KeyboardInterrupt(), 130, "interrupted"),
     ):
         with pytest.raises(SystemExit) as left:
@@ -133,7 +165,9 @@ def test_errors_become_messages(capsys: Capture) -> None:
         assert left.value.code == code and message in capsys.readouterr().err
 
 
-def test_warnings_are_lines_and_our_mistakes_keep_their_traceback(capsys: Capture) -> None:
+def test_warnings_are_lines_and_our_mistakes_keep_their_traceback(
+    capsys: Capture,
+) -> None:
     def main(options: Options) -> None:
         warnings.warn("the memory is too small", RuntimeWarning, stacklevel=1)
         warnings.warn("use another name", FutureWarning, stacklevel=1)
@@ -143,21 +177,27 @@ def test_warnings_are_lines_and_our_mistakes_keep_their_traceback(capsys: Captur
         run_command(Options, main, "program", None, ["go"])
     ours, theirs, *_ = capsys.readouterr().err.splitlines()
     assert ours == "warning: the memory is too small"
-    assert "test_cli.py" in theirs and theirs.endswith("FutureWarning: use another name")
+    assert "test_cli.py" in theirs and theirs.endswith(
+        "FutureWarning: use another name"
+    )
 
 
 def test_a_gpu_that_is_not_there_is_bad_usage(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert (choose_device("auto"), choose_device("cuda:1")) == ("cuda", "cuda:1")
-    with pytest.raises(UsageError, match="found cuda:2, expected cuda:N with N below 2"):
+    with pytest.raises(
+        UsageError, match="found cuda:2, expected cuda:N with N below 2"
+    ):
         choose_device("cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="found no CUDA device"):
         choose_device("cuda:0")
 
 
-def test_the_console_command_and_its_subcommands(monkeypatch: Patch, capsys: Capture) -> None:
+def test_the_console_command_and_its_subcommands(
+    monkeypatch: Patch, capsys: Capture
+) -> None:
     def tweetrerank(line: str, code: int) -> Result:
         monkeypatch.setattr(sys, "argv", ["tweetrerank", *line.split()])
         with pytest.raises(SystemExit) as left:
@@ -168,15 +208,25 @@ def test_the_console_command_and_its_subcommands(monkeypatch: Patch, capsys: Cap
     # Without the restart that sets the allocator.
     monkeypatch.setattr(main, "keep_allocations", lambda: None)
     text = tweetrerank("--help", 0).out
-    assert all(re.search(rf"^  {name} +[A-Z].*\.$", text, re.M) for name in main.COMMANDS)
-    assert "unknown command 'serch'; did you mean 'search'?" in tweetrerank("serch", 2).err
+    assert all(
+        re.search(rf"^  {name} +[A-Z].*\.$", text, re.M) for name in main.COMMANDS
+    )
+    assert (
+        "unknown command 'serch'; did you mean 'search'?" in tweetrerank("serch", 2).err
+    )
     tweetrerank("", 2)
     text = " ".join(tweetrerank("search --help", 0).out.split())
-    assert text.startswith("usage: tweetrerank search ") and "python -m pipeline" not in text
+    assert (
+        text.startswith("usage: tweetrerank search ")
+        and "python -m pipeline" not in text
+    )
     assert "first stage (default: ql); one of ql, bm25, rm3, axiom" in text
     told = tweetrerank("search --topics sample --hits none", 2).err
     assert told.startswith("tweetrerank search: bad usage:\n  --hits: found 'none'")
-    for stream in (None, io.TextIOWrapper(io.BytesIO(), "ascii")):  # Closed, or without a λ
+    for stream in (
+        None,
+        io.TextIOWrapper(io.BytesIO(), "ascii"),
+    ):  # Closed, or without a λ
         monkeypatch.setattr(sys, "stdout", stream)
         tweetrerank("tune --help", 0)
 
@@ -186,4 +236,7 @@ def test_changes_of_settings_have_the_type_of_their_field() -> None:
     assert (changed.hits, changed.quiet, changed.method) == (2, True, "a=b")
     with pytest.raises(UsageError) as error:
         apply_changes(Options("go"), ["htis=2", "hits=two", "quiet=maybe", "hits"])
-    assert len(error.value.problems) == 4 and "did you mean 'hits'?" in error.value.problems[0]
+    assert (
+        len(error.value.problems) == 4
+        and "did you mean 'hits'?" in error.value.problems[0]
+    )

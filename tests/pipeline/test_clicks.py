@@ -9,10 +9,15 @@ import pytest
 from conftest import Command
 from helpers.index_samples import table, write_lines
 
-from pipeline.collections.clicks import ClickLog, fit, judgments, read_click_log
-from pipeline.collections.topics import query_id, read_topics
-from pipeline.collections.trec import read_qrels
-from pipeline.errors import DataError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.click_log import (
+    ClickLog,
+    fit,
+    judgments,
+    read_click_log,
+)
+from tweetrerank.pipeline.collections.topics import query_id, read_topics
+from tweetrerank.pipeline.collections.trec import read_qrels
 
 DOCS, POSITIONS = 12, 10
 BIAS = 1 / np.arange(1, POSITIONS + 1) ** 0.7
@@ -21,7 +26,9 @@ BIAS = 1 / np.arange(1, POSITIONS + 1) ** 0.7
 def fitted(pair: Any, click: Any) -> Any:
     """The model of a log of these entries alone."""
     position = np.broadcast_to(np.arange(POSITIONS), click.shape).ravel()
-    return fit(ClickLog(pair.ravel(), position, click.ravel(), click.ravel(), [], [], 0, 0, []))
+    return fit(
+        ClickLog(pair.ravel(), position, click.ravel(), click.ravel(), [], [], 0, 0, [])
+    )
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0])
@@ -32,7 +39,9 @@ def test_a_simulated_log_is_recovered(noise: float) -> None:
     query = random.integers(40, size=20_000)
     scores = attractiveness[query] + noise * random.standard_normal((20_000, DOCS))
     shown = np.argsort(-scores)[:, :POSITIONS]
-    click = random.random(shown.shape) < 0.9 * BIAS * attractiveness[query[:, None], shown]
+    click = (
+        random.random(shown.shape) < 0.9 * BIAS * attractiveness[query[:, None], shown]
+    )
     examination, found, _ = fitted(query[:, None] * DOCS + shown, click)
     assert np.abs(examination - BIAS).max() < 0.05
     # The first position, here examined in 90 % of the impressions, is the unit.
@@ -60,7 +69,9 @@ def record(query: Any, shown: Any, clicked: Any, **others: Any) -> dict[str, Any
 
 def log_of(path: Path, *impressions: tuple[str, str, str]) -> ClickLog:
     """Query, posts and clicked posts, one letter each."""
-    records = [record(query, [*shown], [*clicked]) for query, shown, clicked in impressions]
+    records = [
+        record(query, [*shown], [*clicked]) for query, shown, clicked in impressions
+    ]
     return read_click_log(write_lines(path / "l", records))
 
 
@@ -68,7 +79,9 @@ def test_grades_follow_the_estimate(tmp_path: Path) -> None:
     log = log_of(tmp_path, ("x", "abcde", "bd"), ("X ", "fg", ""))
     relevance = np.array([0.1, 0.6, 0.4, 0.9, 0.4, 0.4, 0.4])
     # e is below the last click; f and g were shown without any.
-    assert judgments(log, relevance) == {query_id("x"): {"a": 0, "b": 1, "c": 0, "d": 1}}
+    assert judgments(log, relevance) == {
+        query_id("x"): {"a": 0, "b": 1, "c": 0, "d": 1}
+    }
     log = log_of(tmp_path, ("x", "abc", "abc"), ("x", "abcd", "abd"), ("y", "ab", "b"))
     relevance = np.array([0.9, 0.8, 0.4, 0.95, 0.6, 0.5])
     grades = judgments(log, relevance)
@@ -89,11 +102,19 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
-def test_command_writes_what_the_readers_read(name: str, tmp_path: Path, command: Command) -> None:
-    log, new = write_lines(tmp_path / name, [*RECORDS[:3], "", *RECORDS[3:]]), tmp_path / "new"
+def test_command_writes_what_the_readers_read(
+    name: str, tmp_path: Path, command: Command
+) -> None:
+    log, new = (
+        write_lines(tmp_path / name, [*RECORDS[:3], "", *RECORDS[3:]]),
+        tmp_path / "new",
+    )
     result = command("clicks", log, "--output", new / "qrels.txt.gz", code=0)
     storm = query_id("storm damage")
-    assert read_qrels(new / "qrels.txt.gz") == {storm: {"4": 2, "17": 0}, "7": {"b": 1, "a-1": 0}}
+    assert read_qrels(new / "qrels.txt.gz") == {
+        storm: {"4": 2, "17": 0},
+        "7": {"b": 1, "a-1": 0},
+    }
     # The commonest spelling, or the first.
     topics = [tuple(topic)[:2] for topic in read_topics(new / "qrels.topics.tsv")]
     assert topics == [(storm, "storm damage"), ("7", "élan")]
@@ -109,12 +130,28 @@ def test_command_writes_what_the_readers_read(name: str, tmp_path: Path, command
 
 def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
     """A search has one vote, however often it is written or clicked."""
-    query = {"query_id": "s", "user_query": "storm", "query_response_hit_ids": ["1", "2"]}
+    query = {
+        "query_id": "s",
+        "user_query": "storm",
+        "query_response_hit_ids": ["1", "2"],
+    }
     events = [
-        {"query_id": q, "action_name": a, "event_attributes": {"object": {"object_id": o}}}
-        for q, a, o in (("s", "click", 2), ("s", "CLICK", "2"), ("t", "click", "1"), ("s", "x", 1))
+        {
+            "query_id": q,
+            "action_name": a,
+            "event_attributes": {"object": {"object_id": o}},
+        }
+        for q, a, o in (
+            ("s", "click", 2),
+            ("s", "CLICK", "2"),
+            ("t", "click", "1"),
+            ("s", "x", 1),
+        )
     ]
-    foreign = events[0] | {"timestamp": "1730561896000", "event_attributes": {"object": ["2"]}}
+    foreign = events[0] | {
+        "timestamp": "1730561896000",
+        "event_attributes": {"object": ["2"]},
+    }
     login = {"action_name": "login", "timestamp": 1730561896000}
     write_lines(tmp_path / "ubi_events.jsonl.gz", [login, *events, foreign])
     queries = [query, query, {"_source": query | {"query_id": "u"}}]
@@ -130,8 +167,12 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("row", table("bad_clicks.jsonl"), ids=lambda row: row["message"])
-def test_lines_in_another_form_are_passed_over(row: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "row", table("bad_clicks.jsonl"), ids=lambda row: row["message"]
+)
+def test_lines_in_another_form_are_passed_over(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
     right, times = record("y", ["1"], ["1"], query_id=1), 5 if row["line"] == "{" else 1
     log = write_lines(tmp_path / "log", [right, *[row["line"]] * times])
     found = read_click_log(log)
@@ -151,7 +192,9 @@ def test_ids_of_queries(tmp_path: Path) -> None:
     assert "1 query_ids are another query's" in log.notes[0]
 
 
-def test_no_id_becomes_another_line_of_judgments(tmp_path: Path, command: Command) -> None:
+def test_no_id_becomes_another_line_of_judgments(
+    tmp_path: Path, command: Command
+) -> None:
     log = write_lines(tmp_path / "log", [record("x\ny", *[["1 0 2 2\n3", "2"]] * 2)])
     done = command("clicks", log, "--output", tmp_path / "qrels.txt")
     assert "found 1 ids with blanks" in done.err

@@ -16,9 +16,15 @@ KEY = "correct-horse"
 REFUSED = "found no known key"
 EMPTY = "found no documents"
 CLIENTS = {
-    "cohere.ClientV2": (f"UnauthorizedError: .*{REFUSED}", f"BadRequestError: .*{EMPTY}"),
+    "cohere.ClientV2": (
+        f"UnauthorizedError: .*{REFUSED}",
+        f"BadRequestError: .*{EMPTY}",
+    ),
     "cohere.Client": (f"UnauthorizedError: .*{REFUSED}", f"BadRequestError: .*{EMPTY}"),
-    "voyageai.Client": (f"AuthenticationError: .*{REFUSED}", f"InvalidRequestError: .*{EMPTY}"),
+    "voyageai.Client": (
+        f"AuthenticationError: .*{REFUSED}",
+        f"InvalidRequestError: .*{EMPTY}",
+    ),
     "TextEmbeddingInference": ("AssertionError", ""),
     "HuggingFaceTEIRanker": (f"RuntimeError: .*{REFUSED}", ""),
     "JinaRerank": (f"RuntimeError: .*{REFUSED}", ""),
@@ -27,15 +33,44 @@ CLIENTS = {
 themselves, with no posts. LlamaIndex only counts the results."""
 _COHERE, _TEI = {"model": "window", "top_n": 2}, {"raw_scores": False}
 _LITELLM = _COHERE | {"return_documents": True}
-_TRUNCATE = {"truncate": False, "truncation_direction": "Right", "return_text": True, "top_n": 2}
+_TRUNCATE = {
+    "truncate": False,
+    "truncation_direction": "Right",
+    "return_text": True,
+    "top_n": 2,
+}
 BODIES = [
-    ("langchain-cohere", "/v2/rerank", "results", "", _COHERE | {"max_tokens_per_doc": None}),
-    ("infinity_client", "/infinity/rerank", "results", "", {"return_documents": False, **_TEI}),
+    (
+        "langchain-cohere",
+        "/v2/rerank",
+        "results",
+        "",
+        _COHERE | {"max_tokens_per_doc": None},
+    ),
+    (
+        "infinity_client",
+        "/infinity/rerank",
+        "results",
+        "",
+        {"return_documents": False, **_TEI},
+    ),
     ("litellm hosted_vllm", "/rerank", "results", "text", _LITELLM),
-    ("litellm hosted_vllm, by default", "/rerank", "results", "text", {"model": "window"}),
+    (
+        "litellm hosted_vllm, by default",
+        "/rerank",
+        "results",
+        "text",
+        {"model": "window"},
+    ),
     ("litellm jina_ai, cohere", "/v1/rerank", "results", "text", _LITELLM),
     ("litellm infinity", "/infinity/rerank", "results", "plain", _LITELLM),
-    ("litellm voyage", "/v1/rerank", "data", "plain", {"top_k": 2, "return_documents": True}),
+    (
+        "litellm voyage",
+        "/v1/rerank",
+        "data",
+        "plain",
+        {"top_k": 2, "return_documents": True},
+    ),
     ("litellm huggingface", "/rerank", "texts", "plain", _TEI | _TRUNCATE),
     ("rerankers", "/rerank", "texts", "plain", _COHERE | {"return_text": True}),
 ]
@@ -46,16 +81,22 @@ infinity_client 0.0.78, rerankers 0.10."""
 
 def snippets() -> list[str]:
     """The Python that the README shows for clients."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
+    )
     return [block for block in blocks if SHOWN in block]
 
 
 def snippet(client: str) -> str:
-    (actual,) = (block for block in snippets() if re.search(rf"\b{re.escape(client)}\(", block))
+    (actual,) = (
+        block for block in snippets() if re.search(rf"\b{re.escape(client)}\(", block)
+    )
     return actual
 
 
-def program(client: str, address: str, posts: Sequence[str], key: str = KEY, top: int = 3) -> str:
+def program(
+    client: str, address: str, posts: Sequence[str], key: str = KEY, top: int = 3
+) -> str:
     """A client's snippet with these values; what it shows is called ``ranking``."""
     source = re.sub(r"\bKEY\b", key, snippet(client).replace(SHOWN, address))
     source = re.sub(r"\b(top_[nk][=(])3\b", rf"\g<1>{top}", source)
@@ -66,7 +107,10 @@ def program(client: str, address: str, posts: Sequence[str], key: str = KEY, top
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """No client reports its use to its makers."""
-    with Patch.context() as patch, listening(app_of(keys=[KEY], models=models("window"))) as opened:
+    with (
+        Patch.context() as patch,
+        listening(app_of(keys=[KEY], models=models("window"))) as opened,
+    ):
         patch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
         yield opened
 
@@ -82,7 +126,9 @@ def ranking_of(source: str) -> list[tuple[str, float]]:
 
 def check(ranking: Sequence[tuple[str, float]], top: int) -> None:
     """It is that of the model in this process; clients order equal scores each in their way."""
-    expected = models("window").default.checkpoint.rank(QUERY, TEXTS, top, in_order=True)
+    expected = models("window").default.checkpoint.rank(
+        QUERY, TEXTS, top, in_order=True
+    )
     right = {item.text: chance(item.score, "window") for item in expected}
     assert dict(ranking) == pytest.approx(right, abs=1e-6)
     scores = [right[text] for text, _ in ranking]
@@ -91,7 +137,9 @@ def check(ranking: Sequence[tuple[str, float]], top: int) -> None:
 
 def test_each_snippet_is_that_of_a_client() -> None:
     # The last two need another httpx, or have our name.
-    assert sorted(snippets()) == sorted(map(snippet, [*CLIENTS, "InfinityRerank", "APIRanker"]))
+    assert sorted(snippets()) == sorted(
+        map(snippet, [*CLIENTS, "InfinityRerank", "APIRanker"])
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -118,7 +166,9 @@ def test_the_bodies_of_clients(row: Any, address: str) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_raises_its_own_errors(client: str, address: str) -> None:
-    for error, posts, key in zip(CLIENTS[client], (TEXTS, []), ("wrong", KEY), strict=True):
+    for error, posts, key in zip(
+        CLIENTS[client], (TEXTS, []), ("wrong", KEY), strict=True
+    ):
         source = program(client, address, posts, key)
         if not error:
             assert ranking_of(source) == []

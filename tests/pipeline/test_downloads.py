@@ -15,17 +15,30 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import request_response
 
-from indexes.files import sha256_of
-from pipeline import fetch as script
-from pipeline.collections import named
-from pipeline.collections.collection import catalogue
-from pipeline.errors import DataError
-from rerankers.text.vectors import read_vectors
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import sha256_of
+from tweetrerank.pipeline import fetch as script
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import catalogue
+from tweetrerank.rerankers.text.vectors import read_vectors
 
 CONTENT = bytes(range(256)) * 2000
 PAIRS = ("a.toks", "b.toks", "id.txt", "sim.txt")
 # A made archive in the order of frequency: the words that a cut keeps depend on it.
-WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2", "lol", "rare")
+WORDS = (
+    "the",
+    ",",
+    "a",
+    "'s",
+    "1999",
+    "u.s.",
+    "storm",
+    "café",
+    "re-run",
+    "b2",
+    "lol",
+    "rare",
+)
 
 
 class Server:
@@ -36,11 +49,16 @@ class Server:
 
     async def answer(self, _: Request) -> Response:
         self.requests += 1
-        behaviour = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
+        behaviour = (
+            self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
+        )
         if behaviour.isdigit():
             return Response(status_code=int(behaviour))
         others = {"wrong bytes": b"x" * len(CONTENT), "too long": CONTENT + b"more"}
-        content, is_half = others.get(behaviour, CONTENT), behaviour in ("truncate", "stall")
+        content, is_half = (
+            others.get(behaviour, CONTENT),
+            behaviour in ("truncate", "stall"),
+        )
 
         async def parts() -> AsyncIterator[bytes]:
             yield content[: len(content) // (1 + is_half)]
@@ -67,10 +85,14 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def entry(server: Server) -> script.Entry:
     checksum = hashlib.sha256(CONTENT).hexdigest()
-    return script.Entry("some/file.bin", len(CONTENT), checksum, ("mb2011",), server.url)
+    return script.Entry(
+        "some/file.bin", len(CONTENT), checksum, ("mb2011",), server.url
+    )
 
 
-@pytest.mark.parametrize("behaviour", ["truncate", "stall", "wrong bytes", "too long", "404"])
+@pytest.mark.parametrize(
+    "behaviour", ["truncate", "stall", "wrong bytes", "too long", "404"]
+)
 def test_a_bad_download_leaves_nothing_and_begins_anew(
     behaviour: str, entry: script.Entry, server: Server, tmp_path: Path
 ) -> None:
@@ -85,7 +107,9 @@ def test_a_bad_download_leaves_nothing_and_begins_anew(
     assert [path.name for path in place.parent.iterdir()] == ["file.bin"]
 
 
-def test_present_files_are_checked(entry: script.Entry, server: Server, tmp_path: Path) -> None:
+def test_present_files_are_checked(
+    entry: script.Entry, server: Server, tmp_path: Path
+) -> None:
     assert script.state(entry, tmp_path) == "missing"
     (place := tmp_path / "some" / "file.bin").parent.mkdir()
     place.write_bytes(b"y" * len(CONTENT))
@@ -95,17 +119,25 @@ def test_present_files_are_checked(entry: script.Entry, server: Server, tmp_path
     assert (script.fetch_all([entry], tmp_path), server.requests) == ((0, []), 1)
 
 
-def test_one_failure_stops_no_other(entry: script.Entry, tmp_path: Path, capsys: Capture) -> None:
+def test_one_failure_stops_no_other(
+    entry: script.Entry, tmp_path: Path, capsys: Capture
+) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{unused.getsockname()[1]}"
-    files = (("local", None), ("no_server", f"http://{host}/x"), ("nor_here", f"http://{host}/x"))
+    files = (
+        ("local", None),
+        ("no_server", f"http://{host}/x"),
+        ("nor_here", f"http://{host}/x"),
+    )
     entries = [script.Entry(name, 3, "0" * 64, (), address) for name, address in files]
     fetched, (local, absent) = script.fetch_all([*entries, entry], tmp_path)
     assert fetched == 1
     assert "4 of 4: some/file.bin (0.5 MB)\n" in capsys.readouterr().err
     assert str(tmp_path / "local") in local
-    assert absent.startswith(f"cannot reach {host} ([Errno 111] Connection refused): 2 files")
+    assert absent.startswith(
+        f"cannot reach {host} ([Errno 111] Connection refused): 2 files"
+    )
     assert f"put them into {tmp_path} by hand" in absent
 
 
@@ -116,7 +148,9 @@ def test_the_catalogue_is_sound() -> None:
         assert re.fullmatch("[0-9a-f]{64}", entry.sha256) and entry.size > 0
         assert not Path(entry.path).is_absolute() and ".." not in Path(entry.path).parts
         if entry.url and not entry.cuts:
-            assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
+            assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), (
+                "pinned to a commit"
+            )
         assert entry.groups and all(group.startswith(terms) for group in entry.groups)
 
 
@@ -128,7 +162,10 @@ def test_selecting() -> None:
     # Both years search the same tweets.
     assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= mb2012
     assert "microblog/qrels.microblog2013.txt" not in mb2012
-    assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS} and raw | clean == whole
+    assert (
+        raw & clean == {f"trecqa/train/{name}" for name in PAIRS}
+        and raw | clean == whole
+    )
     assert larger - raw == {f"trecqa/train-all/{name}" for name in PAIRS}
 
 
@@ -140,24 +177,39 @@ def test_list_and_check_name_missing_files(tmp_path: Path, capsys: Capture) -> N
     assert "microblog/qrels.microblog2013.txt" in capsys.readouterr().out
 
 
-def test_all_is_what_can_be_fetched(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+def test_all_is_what_can_be_fetched(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     unpublished = [entry for entry in script.entries() if entry.url is None]
     monkeypatch.setattr(script, "select", lambda names: unpublished)
     script.main(script.Options((), data=tmp_path))
     told = capsys.readouterr().err
-    assert told.startswith("put there by hand (fetch with a collection's name says how): ")
-    assert "trecqa/train-all" in told and told.count("general/") == len(named.general()) == 10
-    for name, problem in (("trecqa-all-raw", "sentences"), ("jsquad-train", "questions")):
+    assert told.startswith(
+        "put there by hand (fetch with a collection's name says how): "
+    )
+    assert (
+        "trecqa/train-all" in told
+        and told.count("general/") == len(named.general()) == 10
+    )
+    for name, problem in (
+        ("trecqa-all-raw", "sentences"),
+        ("jsquad-train", "questions"),
+    ):
         with pytest.raises(DataError, match=f"it is not published: {problem} "):
             script.main(script.Options((name,), data=tmp_path))
 
 
-def test_word_vectors_are_cut(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+def test_word_vectors_are_cut(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     folder = tmp_path / "embeddings"
     folder.mkdir()
     with zipfile.ZipFile(archive := folder / "glove.6B.zip", "w") as whole:
         for size in (50, 100):  # The first number is a word's place.
-            lines = [f"{word} {row}.0{' 0.5' * (size - 1)}\n" for row, word in enumerate(WORDS)]
+            lines = [
+                f"{word} {row}.0{' 0.5' * (size - 1)}\n"
+                for row, word in enumerate(WORDS)
+            ]
             whole.writestr(f"glove.6B.{size}d.txt", "".join(lines))
     (known,) = script.select(["embeddings"])
     known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))

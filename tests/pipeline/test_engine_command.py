@@ -16,13 +16,20 @@ from helpers.engine_servers import Server, running
 from helpers.engine_stub import Answer, Request, stub
 from helpers.index_samples import POSTS
 from helpers.processes import ROOT
-from helpers.service_samples import QUERY, GatedScorer, app_of, listening, models, scored_by
+from helpers.service_samples import (
+    QUERY,
+    GatedScorer,
+    app_of,
+    listening,
+    models,
+    scored_by,
+)
 
-from indexes.engines.layout import build
-from pipeline import engine as engine_command
-from pipeline import serve
-from pipeline.command.options import parse_arguments
-from pipeline.service import connections
+from tweetrerank.indexes.engines.layout import build
+from tweetrerank.pipeline import engine as engine_command
+from tweetrerank.pipeline import serve
+from tweetrerank.pipeline.command.options import parse_arguments
+from tweetrerank.pipeline.service import connections
 
 JSON = {"content-type": "application/json"}
 PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
@@ -52,14 +59,18 @@ class FakeElasticsearch:
         if path == "/":
             return 200, {"version": {"number": "9.1.0"}}
         if not self.is_licensed:
-            return 403, {"error": {"type": "security", "reason": "license is non-compliant"}}
+            return 403, {
+                "error": {"type": "security", "reason": "license is non-compliant"}
+            }
         if request.method == "PUT":
             answer = self._rerank(body["service_settings"], "test query", ["how big"])
             if answer[0] != 200:
                 return 400, answer[1]
             self.endpoints[path] = body["service_settings"]
         if path not in self.endpoints:
-            return 404, {"error": {"type": "resource_not_found_exception", "reason": "missing"}}
+            return 404, {
+                "error": {"type": "resource_not_found_exception", "reason": "missing"}
+            }
         if request.method == "DELETE":
             return 200, self.endpoints.pop(path)
         settings = self.endpoints[path]
@@ -72,7 +83,9 @@ class FakeElasticsearch:
         text = text.replace("${query}", json.dumps(query) if self.quotes else query)
         assert "${" not in text
         key = settings["secret_parameters"]["api_key"]
-        headers = {k: v.replace("${api_key}", key) for k, v in settings["headers"].items()}
+        headers = {
+            k: v.replace("${api_key}", key) for k, v in settings["headers"].items()
+        }
         answer = requests.post(settings["url"], data=text, headers=headers, timeout=10)
         return answer.status_code, {"rerank": answer.json().get("results")}
 
@@ -87,7 +100,9 @@ def test_what_no_engine_installs(command: Command, service: str) -> None:
         job = ("install", "--engine", engine)
         order = "reading the order of hits, expected"
         for nothing in ("http://127.0.0.1:9", engine):
-            assert f"found no models {order} one" in done(command, 1, *job, "--service", nothing)
+            assert f"found no models {order} one" in done(
+                command, 1, *job, "--service", nothing
+            )
         other = done(command, 1, *job, "--service", service, "--model", "fusion")
         assert f"found window {order} fusion" in other
         with listening(app_of()) as alone:
@@ -105,10 +120,17 @@ def test_elasticsearch(command: Command, service: str, quotes: bool) -> None:
         for _ in range(2):
             out = done(command, 0, *job)
             assert "trial: two texts are ranked" in out
-            search = json.loads(re.findall(r"^\{.*^\}", out, re.DOTALL | re.MULTILINE)[0])
+            search = json.loads(
+                re.findall(r"^\{.*^\}", out, re.DOTALL | re.MULTILINE)[0]
+            )
         retriever = search["retriever"]["text_similarity_reranker"]
-        assert (retriever["inference_id"], retriever["field"]) == ("tweetrerank", "contents")
-        assert f"tweetrerank to {service}" in done(command, 0, "status", "--engine", engine)
+        assert (retriever["inference_id"], retriever["field"]) == (
+            "tweetrerank",
+            "contents",
+        )
+        assert f"tweetrerank to {service}" in done(
+            command, 0, "status", "--engine", engine
+        )
         (settings,) = fake.endpoints.values()
         settings["url"] = service + "/else"
         done(command, 1, "status", "--engine", engine)
@@ -139,14 +161,20 @@ def test_commands_of_the_containers_exist() -> None:
     options = parse_arguments(engine_command.Options, "", "", arguments.split())
     assert (options.action, options.service) == ("install", "http://service:8080")
     lines = (folder / "Dockerfile").read_text().splitlines()
-    (start,) = [json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
+    (start,) = [
+        json.loads(line.removeprefix("CMD "))
+        for line in lines
+        if line.startswith("CMD ")
+    ]
     assert start[0] == "serve"
     assert parse_arguments(serve.Options, "", "", start[1:]).host == "0.0.0.0"
     assert 'ENTRYPOINT ["tweetrerank"]' in lines
 
 
 def test_the_manifest_of_the_cluster_fits_its_schema_and_the_service() -> None:
-    manifest = (ROOT / "scripts" / "docker" / "kubernetes.yaml").read_text(encoding="utf-8")
+    manifest = (ROOT / "scripts" / "docker" / "kubernetes.yaml").read_text(
+        encoding="utf-8"
+    )
     deployment, service = yaml.safe_load_all(manifest)
     for resource in (deployment, service):
         kubernetes_validate.validate(resource, "1.30", strict=True)
@@ -160,7 +188,11 @@ def test_the_manifest_of_the_cluster_fits_its_schema_and_the_service() -> None:
     assert container["ports"][0]["containerPort"] == options.port
     assert container["resources"]["limits"]["cpu"] == str(options.threads)
     assert [*options.checkpoint] == [serve.DEFAULT_CHECKPOINT]
-    probes = {name: container[name]["httpGet"]["path"] for name in container if "Probe" in name}
+    probes = {
+        name: container[name]["httpGet"]["path"]
+        for name in container
+        if "Probe" in name
+    }
     ready = dict.fromkeys(("startupProbe", "readinessProbe"), "/ready")
     assert probes == ready | {"livenessProbe": "/health"}
     assert pod["spec"]["terminationGracePeriodSeconds"] > connections.GRACE
@@ -173,15 +205,22 @@ def server() -> Iterator[Server]:
         path = f"{opened.url}/_cluster/settings"
         before = requests.get(path, params={"flat_settings": "true"}, timeout=60).json()
         yield opened
-        old = {name: before["persistent"].get(name) for name in (engine_command.TRUSTED, PRIVATE)}
+        old = {
+            name: before["persistent"].get(name)
+            for name in (engine_command.TRUSTED, PRIVATE)
+        }
         assert requests.put(path, json={"persistent": old}, timeout=60).ok
 
 
-def searched(server: Server, index: str, text: str | None, more: Any = None, **params: Any) -> Any:
+def searched(
+    server: Server, index: str, text: str | None, more: Any = None, **params: Any
+) -> Any:
     body = {"size": 20, "query": {"match": {"contents": "alpha bravo"}}, **(more or {})}
     if text is not None:
         body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
-    return requests.post(f"{server.url}/{index}/_search", json=body, params=params, timeout=60)
+    return requests.post(
+        f"{server.url}/{index}/_search", json=body, params=params, timeout=60
+    )
 
 
 @pytest.mark.opensearch
@@ -190,7 +229,14 @@ def test_a_real_opensearch(server: Server, command: Command, tmp_path: Path) -> 
     address, keys, port = server.address(), tmp_path / "keys", 0
     build(address, POSTS, [], tmp_path / "kept", "make it again")
     keys.write_text("first\nsecond\n")
-    job = ["--engine", server.url, "--pipeline", address.index, "--api-key-file", str(keys)]
+    job = [
+        "--engine",
+        server.url,
+        "--pipeline",
+        address.index,
+        "--api-key-file",
+        str(keys),
+    ]
     with listening(app_of(models=models("window"), keys=["first", "other"])) as service:
         port = int(service.rpartition(":")[2])
         job += ["--service", service]
@@ -199,7 +245,9 @@ def test_a_real_opensearch(server: Server, command: Command, tmp_path: Path) -> 
     moved_and_slow(server, address.index, job, command, port)
     keys.write_text("third")
     with listening(app_of(models=models("window"), keys=["third"]), port):
-        assert "the engine has no key, or a wrong one" in done(command, 1, "status", *job)
+        assert "the engine has no key, or a wrong one" in done(
+            command, 1, "status", *job
+        )
         assert "removed: " in done(command, 0, "install", *job, "--text-field", "url")
         assert "reranks by url, url" in done(command, 0, "status", *job)
     assert done(command, 0, "remove", *job).count("removed: ") == 5
@@ -207,19 +255,28 @@ def test_a_real_opensearch(server: Server, command: Command, tmp_path: Path) -> 
     assert searched(server, address.index, None).status_code == 200
     for kind in ("models", "connectors", "model_groups"):
         body = {"query": {"term": {"name.keyword": address.index}}}
-        left = requests.post(f"{server.url}/_plugins/_ml/{kind}/_search", json=body, timeout=60)
+        left = requests.post(
+            f"{server.url}/_plugins/_ml/{kind}/_search", json=body, timeout=60
+        )
         assert left.json()["hits"]["hits"] == []
 
 
 def refused(server: Server, index: str, job: list[str], command: Command) -> None:
     install = ("install", *job, "--default-for", index)
     (body,) = re.findall("curl .* -d '(.*)'", done(command, 1, *install))
-    assert requests.put(f"{server.url}/_cluster/settings", data=body, headers=JSON, timeout=60).ok
+    assert requests.put(
+        f"{server.url}/_cluster/settings", data=body, headers=JSON, timeout=60
+    ).ok
     theirs = {"response_processors": []}
-    pipeline, settings = f"{server.url}/_search/pipeline/{index}", f"{server.url}/{index}/_settings"
+    pipeline, settings = (
+        f"{server.url}/_search/pipeline/{index}",
+        f"{server.url}/{index}/_settings",
+    )
     assert requests.put(pipeline, json=theirs, timeout=60).ok
     for action in ("install", "status", "remove"):
-        assert "found another, expected what engine install makes" in done(command, 1, action, *job)
+        assert "found another, expected what engine install makes" in done(
+            command, 1, action, *job
+        )
     assert requests.delete(pipeline, timeout=60).ok
     for default, code in (("theirs", 1), ("_none", 0)):
         body = {engine_command.DEFAULT: default}
@@ -233,28 +290,58 @@ def installed(server: Server, index: str, job: list[str], command: Command) -> N
     out = done(command, 0, "install", *job)
     assert f"default of: {index}\n" in out and f"to {job[-1]}, timeout 2 s" in out
     assert "trial: a search reranks 10 posts" in out and "first" not in out
-    bare, path = {"contents": "alpha bravo", "url": None}, f"{server.url}/{index}/_doc/bare"
+    bare, path = (
+        {"contents": "alpha bravo", "url": None},
+        f"{server.url}/{index}/_doc/bare",
+    )
     assert requests.put(path, json=bare, params={"refresh": "true"}, timeout=60).ok
-    plain = searched(server, index, None, search_pipeline="_none").json()["hits"]["hits"]
-    documents = [{"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain]
-    body, key = {"query": "alpha bravo", "documents": documents}, {"authorization": "Bearer other"}
-    answer = requests.post(f"{job[-1]}/v2/rerank", json=body, headers=key, timeout=60).json()
-    expected = [(plain[row["index"]]["_id"], row["relevance_score"]) for row in answer["results"]]
+    plain = searched(server, index, None, search_pipeline="_none").json()["hits"][
+        "hits"
+    ]
+    documents = [
+        {"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain
+    ]
+    body, key = (
+        {"query": "alpha bravo", "documents": documents},
+        {"authorization": "Bearer other"},
+    )
+    answer = requests.post(
+        f"{job[-1]}/v2/rerank", json=body, headers=key, timeout=60
+    ).json()
+    expected = [
+        (plain[row["index"]]["_id"], row["relevance_score"])
+        for row in answer["results"]
+    ]
     for params in ({"search_pipeline": index}, {}):
         hits = searched(server, index, "alpha bravo", **params).json()["hits"]["hits"]
         assert [hit["_id"] for hit in hits] == [name for name, _ in expected]
-        assert [hit["_score"] for hit in hits] == pytest.approx([score for _, score in expected])
+        assert [hit["_score"] for hit in hits] == pytest.approx(
+            [score for _, score in expected]
+        )
     # By default also without a text, without posts, without their count.
     assert searched(server, index, None).json()["hits"]["hits"] == plain
     assert searched(server, index, None, search_pipeline=index).status_code == 500
-    for more in ({"_source": False}, {"size": 0}, {"track_total_hits": False}, {"from": 9000}):
-        answer = searched(server, index, "alpha bravo", more=more, search_pipeline=index)
-        assert answer.status_code >= 400 and ("empty texts" in answer.text) == ("_source" in more)
-        passed, usual = (searched(server, index, text, more=more) for text in (QUERY, None))
+    for more in (
+        {"_source": False},
+        {"size": 0},
+        {"track_total_hits": False},
+        {"from": 9000},
+    ):
+        answer = searched(
+            server, index, "alpha bravo", more=more, search_pipeline=index
+        )
+        assert answer.status_code >= 400 and ("empty texts" in answer.text) == (
+            "_source" in more
+        )
+        passed, usual = (
+            searched(server, index, text, more=more) for text in (QUERY, None)
+        )
         assert passed.json()["hits"].get("hits") == usual.json()["hits"]["hits"]
 
 
-def moved_and_slow(server: Server, index: str, job: list[str], command: Command, port: int) -> None:
+def moved_and_slow(
+    server: Server, index: str, job: list[str], command: Command, port: int
+) -> None:
     """Without the service, and with one that is too slow, the engine's ranking goes out."""
     plain = searched(server, index, None).json()["hits"]["hits"]
     assert searched(server, index, QUERY).json()["hits"]["hits"] == plain

@@ -17,17 +17,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.evaluation.significance import holm, paired_t_test, randomization_test
-from pipeline.rerank import compare, groups, print_report, write_csv
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.trec import (
+    Qrels,
+    Run,
+    ranked,
+    read_qrels,
+    read_run,
+    write_run,
+)
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.pipeline.evaluation.significance import (
+    holm,
+    paired_t_test,
+    randomization_test,
+)
+from tweetrerank.pipeline.rerank import compare, groups, print_report, write_csv
+from tweetrerank.pipeline.usage_error import UsageError
 
 QRELS: Qrels = {"1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1}, "2": {"a": 1}}
 QRELS["3"] = {"a": 0, "b": -1}
 RUN: Run = {"1": {"a": 3.0, "b": 1.0, "c": 4.0, "d": 5.0, "x": 2.0}}  # e is not found
-MEASURES = {"AP": "map", "P@30": "P.30", "RR": "recip_rank", "Rprec": "Rprec", "nDCG": "ndcg"}
-MEASURES |= {"nDCG@20": "ndcg_cut.20", "R@1000": "recall.1000", "Success@1": "success.1"}
+MEASURES = {
+    "AP": "map",
+    "P@30": "P.30",
+    "RR": "recip_rank",
+    "Rprec": "Rprec",
+    "nDCG": "ndcg",
+}
+MEASURES |= {
+    "nDCG@20": "ndcg_cut.20",
+    "R@1000": "recall.1000",
+    "Success@1": "success.1",
+}
 MEASURES |= {"Bpref": "bpref", "NumRel": "num_rel", "IPrec@0.1": "iprec_at_recall.0.10"}
 WRONG = "' P@0 P@-1 P@1.5 P@True P@99999999999999999999 P@30@5 AP;AP foo AP(foo=3) AP(rel='x')"
 TOPICS = [str(number) for number in range(1, 13)]
@@ -44,7 +66,9 @@ def test_topics_that_are_judged_negative_or_not_at_all() -> None:
     values = evaluate(qrels, run, ["AP", "P@3", "nDCG", "Bpref", "NumRel", "R@5"])
     alone = evaluate(QRELS, run, list(values))
     for measure, by_topic in values.items():
-        assert by_topic == {query_id: alone[measure].get(query_id, 0.0) for query_id in qrels}
+        assert by_topic == {
+            query_id: alone[measure].get(query_id, 0.0) for query_id in qrels
+        }
 
 
 def trec_eval(qrels: Path, run: Path, *measures: str) -> dict[str, dict[str, str]]:
@@ -62,30 +86,51 @@ def trec_eval(qrels: Path, run: Path, *measures: str) -> dict[str, dict[str, str
     return values
 
 
-def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Path) -> None:
+def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(
+    tmp_path: Path,
+) -> None:
     docs, qrels, run = [str(n * n * 37 % 1009) for n in range(200)], Qrels(), Run()
     for topic in range(1, 8):
-        grades = {doc: (n * topic * 7 + n // 5) % 6 - 2 for n, doc in enumerate(docs[::2])}
+        grades = {
+            doc: (n * topic * 7 + n // 5) % 6 - 2 for n, doc in enumerate(docs[::2])
+        }
         qrels[str(topic)] = grades
     qrels |= {"8": dict.fromkeys(docs, 0), "9": {"a": 1}}
     for topic in (1, 2, 4, 5, 7, 8, 77):
         # Scores with many ties, some only in single precision.
-        run[str(topic)] = {d: 20.0 + (n % topic) * 1e-7 + n % 9 for n, d in enumerate(docs)}
-    lines = [f"{q} 0 {d} {grade}\n" for q, grades in qrels.items() for d, grade in grades.items()]
+        run[str(topic)] = {
+            d: 20.0 + (n % topic) * 1e-7 + n % 9 for n, d in enumerate(docs)
+        }
+    lines = [
+        f"{q} 0 {d} {grade}\n"
+        for q, grades in qrels.items()
+        for d, grade in grades.items()
+    ]
     (tmp_path / "qrels").write_text("".join(lines))
     write_run(tmp_path / "run", run, "t")
     official = trec_eval(tmp_path / "qrels", tmp_path / "run", *MEASURES.values())
-    values = evaluate(read_qrels(tmp_path / "qrels"), read_run(tmp_path / "run"), MEASURES)
+    values = evaluate(
+        read_qrels(tmp_path / "qrels"), read_run(tmp_path / "run"), MEASURES
+    )
     for name, official_name in MEASURES.items():
         digits = 0 if name.startswith("Num") else 4
         total = mean(values[name]) if digits else sum(values[name].values())
-        ours = {q: f"{value:.{digits}f}" for q, value in {**values[name], "all": total}.items()}
+        ours = {
+            q: f"{value:.{digits}f}"
+            for q, value in {**values[name], "all": total}.items()
+        }
         # Under -c it averages over judged topics without results, but does not print them.
         printed = official[official_name.replace(".", "_", 1)]
-        assert printed == {query_id: ours[query_id] for query_id in printed} and "all" in printed
+        assert (
+            printed == {query_id: ours[query_id] for query_id in printed}
+            and "all" in printed
+        )
     assert evaluate(qrels, run, MEASURES) == values
     for query_id in run.keys() & qrels.keys():  # Ranked as we do, ties too
-        best = [qrels[query_id].get(doc_id, 0) > 0 for doc_id, _ in ranked(run[query_id])[:30]]
+        best = [
+            qrels[query_id].get(doc_id, 0) > 0
+            for doc_id, _ in ranked(run[query_id])[:30]
+        ]
         assert values["P@30"][query_id] == pytest.approx(sum(best) / 30)
 
 
@@ -100,7 +145,9 @@ def test_all_measures_that_cannot_be_computed_are_named() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=9))
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=9)
+)
 def test_randomization_is_exact_for_few_topics(pairs: list[tuple[int, int]]) -> None:
     a, b = np.array(pairs).T
     # Share of all sign patterns, in whole numbers: without rounding.
@@ -117,16 +164,24 @@ def test_a_sample_is_close_to_the_exact_value() -> None:
     b = [x + drawn.gauss(0.03, 0.1) for x in a]
     exact = randomization_test(a, b)
     sampled = [randomization_test(a, b, seed, permutations=4_000) for seed in (1, 2, 2)]
-    assert sampled == pytest.approx([exact] * 3, abs=6 * math.sqrt(exact * (1 - exact) / 4_000))
+    assert sampled == pytest.approx(
+        [exact] * 3, abs=6 * math.sqrt(exact * (1 - exact) / 4_000)
+    )
     assert sampled[0] != sampled[1] == sampled[2]
     certain = [1 + 0.001 * n for n in range(40)], [0.01] * 40
     for pair in (certain, certain[::-1]):
-        assert randomization_test(*pair, permutations=12_345) == pytest.approx(1 / 12_346)
+        assert randomization_test(*pair, permutations=12_345) == pytest.approx(
+            1 / 12_346
+        )
 
 
 @pytest.mark.parametrize("test", [randomization_test, paired_t_test])
 def test_no_difference_is_no_evidence(test: Any) -> None:
-    for pair in (([0.1, 0.2], [0.1, 0.2]), ([0.1], [0.9]), ([0.0, 1.0] * 20, [1.0, 0.0] * 20)):
+    for pair in (
+        ([0.1, 0.2], [0.1, 0.2]),
+        ([0.1], [0.9]),
+        ([0.0, 1.0] * 20, [1.0, 0.0] * 20),
+    ):
         assert test(*pair) == 1.0, pair
 
 
@@ -144,7 +199,10 @@ def test_t_test_and_holm_by_hand() -> None:
 def at_rank(ranks: dict[str, int]) -> Run:
     """A run that has the relevant document at the given rank; rank 0 leaves the topic out."""
     found = [(query_id, rank) for query_id, rank in ranks.items() if rank]
-    return {q: {"a" if n == rank else f"x{n}": 10.0 - n for n in range(1, 6)} for q, rank in found}
+    return {
+        q: {"a" if n == rank else f"x{n}": 10.0 - n for n in range(1, 6)}
+        for q, rank in found
+    }
 
 
 @pytest.fixture
@@ -163,7 +221,10 @@ def table(command: Command, tmp_path: Path, monkeypatch: Patch) -> Table:
 
 
 def test_what_counts_as_0_is_told(table: Table) -> None:
-    ranks = {query_id: int(query_id not in "37") for query_id in TOPICS} | {"99": 1, "x": 1}
+    ranks = {query_id: int(query_id not in "37") for query_id in TOPICS} | {
+        "99": 1,
+        "x": 1,
+    }
     write_run(Path("gaps"), at_rank(ranks), "t")
     with Path("qrels").open("a") as stream:
         stream.write("13 0 a 0\n14 0 b -1\n")
@@ -196,7 +257,9 @@ def test_runs_against_another(table: Table) -> None:
         # Every topic has moved up: of 2^12 sign patterns only two are as extreme, 0.0005.
         ["best", "0.9167", "+0.5833", "0.0005", "<0.0001"],
     ]
-    assert output[4].startswith("diff: to base; p: two-sided, by Fisher's randomization test")
+    assert output[4].startswith(
+        "diff: to base; p: two-sided, by Fisher's randomization test"
+    )
     assert "Holm" not in output[4] and not errors
     # base itself is no comparison, so two are corrected for. P@30 is the same everywhere.
     output, errors = table("qrels better base best --against base")
@@ -216,7 +279,10 @@ def test_runs_against_another(table: Table) -> None:
 
 def test_names_of_collections(table: Table) -> None:
     output, _ = table("sample base")
-    assert (output[0], output[1].split()) == ("sample, 20 judged topics", ["AP", "P@30"])
+    assert (output[0], output[1].split()) == (
+        "sample, 20 judged topics",
+        ["AP", "P@30"],
+    )
     Path("mb2011").mkdir()  # a folder is no file of judgments
     (error,) = table("mb2011 base --data somewhere", 1)[1]
     assert "mb2011 has no judgments" in error
@@ -233,8 +299,14 @@ def made(precision: list[float], ap: list[float]) -> dict[str, dict[str, float]]
 
 RESULTS = {
     "low": (made([0.1, 0.2, 0.3], [0, 0, 0]), made([0.2, 0.4, 0.6], [0.1, 0.1, 0.4])),
-    "high": (made([0.4, 0.5, 0.6], [0.4, 0.4, 0.4]), made([0.2, 0.3, 0.4], [0.4, 0.4, 0.4])),
-    "middle": (made([0.3, 0.3, 0.3], [0.2, 0.2, 0.2]), made([0.5, 0.6, 0.7], [0.3, 0.2, 0.1])),
+    "high": (
+        made([0.4, 0.5, 0.6], [0.4, 0.4, 0.4]),
+        made([0.2, 0.3, 0.4], [0.4, 0.4, 0.4]),
+    ),
+    "middle": (
+        made([0.3, 0.3, 0.3], [0.2, 0.2, 0.2]),
+        made([0.5, 0.6, 0.7], [0.3, 0.2, 0.1]),
+    ),
 }
 """Means of P@30: low .2 -> .4, high .5 -> .3, middle .3 -> .6."""
 
@@ -254,26 +326,43 @@ def test_the_table(capsys: Capture) -> None:
     assert lines[7] == "-: AP was 0 before; left out of the average: low"
 
 
-def test_groups_are_top_middle_and_bottom_of_the_runs(capsys: Capture, tmp_path: Path) -> None:
+def test_groups_are_top_middle_and_bottom_of_the_runs(
+    capsys: Capture, tmp_path: Path
+) -> None:
     """Of n runs, the n-th better by n %."""
     values = {}
     for n in range(1, 11):
         values[str(n)] = made([n / 10], [0.5]), made([n / 10 * (1 + n / 100)], [0.5])
     rows = compare(values)
-    found = {group: [row.name for row in of_it] for group, of_it in groups(rows, 3).items()}
-    assert found == {"top": ["10", "9", "8"], "middle": ["7", "6", "5"], "bottom": ["3", "2", "1"]}
+    found = {
+        group: [row.name for row in of_it] for group, of_it in groups(rows, 3).items()
+    }
+    assert found == {
+        "top": ["10", "9", "8"],
+        "middle": ["7", "6", "5"],
+        "bottom": ["3", "2", "1"],
+    }
     assert groups(rows, 4) == {}
     print_report(rows, 3)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert [line.removeprefix("average ") for line in lines if line.startswith("average")] == [
+    assert [
+        line.removeprefix("average ") for line in lines if line.startswith("average")
+    ] == [
         "of top 3 +9.0% +0.0% +0.0",
         "of middle 3 +6.0% +0.0% +0.0",
         "of bottom 3 +2.0% +0.0% +0.0",
         "change +5.5% +0.0% +0.0",
     ]
     write_csv(path := tmp_path / "new" / "report.csv", rows, {"lambda": 1}, 3)
-    lines_of = {line["run"]: line for line in csv.DictReader(path.read_text().splitlines())}
-    assert [lines_of[name]["group"] for name in "9541"] == ["top", "middle", "", "bottom"]
+    lines_of = {
+        line["run"]: line for line in csv.DictReader(path.read_text().splitlines())
+    }
+    assert [lines_of[name]["group"] for name in "9541"] == [
+        "top",
+        "middle",
+        "",
+        "bottom",
+    ]
     two = lines_of["2"]
     assert float(two["P@30 change %"]) == pytest.approx(2) and two["lambda"] == "1"
     assert float(two["P@30 p"]) == rows[-2].changes["P@30"].p

@@ -11,20 +11,37 @@ from xml.etree import ElementTree
 
 import pytest
 from conftest import Capture, Command, Patch
-from helpers.reranking_samples import AWKWARD, QUERIES, fitted, pairs_that_rm3_orders, small
+from helpers.reranking_samples import (
+    AWKWARD,
+    QUERIES,
+    fitted,
+    pairs_that_rm3_orders,
+    small,
+)
 
-from indexes.posts import Post
-from pipeline.collections import named
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, places, ranked, read_run, write_run
-from pipeline.explanation.topic import ExplainedTopic, choose, explain, grade_text
-from pipeline.explanation.views import page, print_explanation
-from pipeline.ranking.ranker import Ranking
-from pipeline.ranking.retrievers import Candidates
-from rerankers.checkpoint import idf_from, save
-from rerankers.explanation import shade_words, visible
-from rerankers.reranker import Model
-from rerankers.trees.fusion import Config
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import (
+    Run,
+    places,
+    ranked,
+    read_run,
+    write_run,
+)
+from tweetrerank.pipeline.explanation.topic import (
+    ExplainedTopic,
+    choose,
+    explain,
+    grade_text,
+)
+from tweetrerank.pipeline.explanation.views import page, print_explanation
+from tweetrerank.pipeline.ranking.ranker import Ranking
+from tweetrerank.pipeline.ranking.retrievers import Candidates
+from tweetrerank.rerankers.checkpoint import idf_from, save
+from tweetrerank.rerankers.explanation import shade_words, visible
+from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.trees.fusion import Config
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
 SAMPLE = ("--topics", "sample", "--query-id", "1")
@@ -45,14 +62,20 @@ def explained(model: Model, post: Post, query: str = QUERIES[1]) -> ExplainedTop
     candidates = Candidates([Topic(query_id, query)], runs[0], posts)
     ranking = Ranking({"before": runs[0], "after": runs[1]}, candidates, {})
     found = explain(model, ranking, "before", [post.doc_id], "", 1)
-    known: Any = {"collection": "<b>", "facts": {"Model": "<a>"}, "grades": {post.doc_id: 2}}
+    known: Any = {
+        "collection": "<b>",
+        "facts": {"Model": "<a>"},
+        "grades": {post.doc_id: 2},
+    }
     return replace(found, **known)
 
 
 def test_ranks_follow_the_tie_rule() -> None:
     before = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 0.0}
     after = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.2}
-    candidates = Candidates([Topic("1", "x")], {"1": before}, {d: Post(d, "x") for d in before})
+    candidates = Candidates(
+        [Topic("1", "x")], {"1": before}, {d: Post(d, "x") for d in before}
+    )
     ranking = Ranking({"before": {"1": before}, "after": {"1": after}}, candidates, {})
     found = explain(small("mp_hcnn", "robust"), ranking, "before", [], "", 1)
     assert list(found.posts) == ["b", "c", "d", "a"]
@@ -82,8 +105,12 @@ def test_words_are_shaded_by_their_nearness_to_the_query() -> None:
     assert ("The", 4) in stop
 
 
-@pytest.mark.parametrize("text", [HOSTILE, *AWKWARD.values()], ids=["hostile", *AWKWARD])
-def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", [HOSTILE, *AWKWARD.values()], ids=["hostile", *AWKWARD]
+)
+def test_texts_stay_texts_on_a_page_that_needs_nothing_else(
+    model: Model, text: str
+) -> None:
     """No text becomes an element, an attribute or a control character."""
     post = Post('"><u>', text, 'javascript:"</p><img src=x>')
     content = page(explained(model, post, HOSTILE))
@@ -99,7 +126,10 @@ def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: 
     for expected in (*post[:3], HOSTILE, "Topic <7>", "(<b>)", "<a>"):
         assert visible(expected) in shown
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", content)
-    policy, style = root.find("head/meta[@http-equiv]"), root.findtext("head/style") or ""
+    policy, style = (
+        root.find("head/meta[@http-equiv]"),
+        root.findtext("head/style") or "",
+    )
     assert policy is not None
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     allowed = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src"
@@ -110,11 +140,16 @@ def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: 
 def test_a_query_and_a_post_without_words() -> None:
     for query in ("!!!", QUERIES[0]):
         content = page(explained(small("mp_hcnn", "robust"), Post("1", "…"), query))
-        assert ("no URL" in content, "The query has no words" in content) == (True, query == "!!!")
+        assert ("no URL" in content, "The query has no words" in content) == (
+            True,
+            query == "!!!",
+        )
 
 
 def test_posts_cannot_steer_a_terminal(model: Model, capsys: Capture) -> None:
-    print_explanation(explained(model, Post("5", "\x1b[2Jwater [bold]x[/bold] :smile: \u202e")))
+    print_explanation(
+        explained(model, Post("5", "\x1b[2Jwater [bold]x[/bold] :smile: \u202e"))
+    )
     output = capsys.readouterr().out
     assert "\x1b" not in output and "[bold]x[/bold] :smile: �" in output
 
@@ -134,7 +169,9 @@ def test_matches_in_a_terminal(capsys: Capture) -> None:
 def run(tmp_path: Path, monkeypatch: Patch) -> Run:
     """A run of the sample's first two topics, in ``small.run`` of the current folder."""
     qrels = named.find("sample").qrels or {}
-    made: Run = {q: {d: 20 - n / 2 for n, d in enumerate(sorted(qrels[q]))} for q in ("1", "2")}
+    made: Run = {
+        q: {d: 20 - n / 2 for n, d in enumerate(sorted(qrels[q]))} for q in ("1", "2")
+    }
     write_run(tmp_path / "small.run", made, "small")
     monkeypatch.chdir(tmp_path)
     return made
@@ -142,8 +179,13 @@ def run(tmp_path: Path, monkeypatch: Patch) -> Run:
 
 def ranks(output: str) -> dict[str, tuple[int, int, int]]:
     """doc_id -> printed ranks: of the run, of the model, and of their mixture."""
-    blocks = re.findall(r"post (\S+)\nsmall.run #(\d+) .*?, mp_hcnn #(\d+) (.*)", output)
-    found = {doc_id: (int(a), int(b), *re.findall(r"#(\d+)", c)) for doc_id, a, b, c in blocks}
+    blocks = re.findall(
+        r"post (\S+)\nsmall.run #(\d+) .*?, mp_hcnn #(\d+) (.*)", output
+    )
+    found = {
+        doc_id: (int(a), int(b), *re.findall(r"#(\d+)", c))
+        for doc_id, a, b, c in blocks
+    }
     # The mixture is no stage where λ is 1.
     return {doc_id: (a, b, int(*c) if c else b) for doc_id, (a, b, *c) in found.items()}
 
@@ -180,7 +222,9 @@ def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> No
     assert str(tmp_path) not in content
 
 
-def test_contributions_in_colours(command: Command, run: Run, monkeypatch: Patch) -> None:
+def test_contributions_in_colours(
+    command: Command, run: Run, monkeypatch: Patch
+) -> None:
     given = (*SAMPLE, "--candidates", "small.run", "--show", "3")
     output = command("explain", *given, code=0).out
     assert f"{len(run['1'])}, by small.run" in output and "meaning:general" in output
@@ -192,8 +236,12 @@ def test_contributions_in_colours(command: Command, run: Run, monkeypatch: Patch
 
 
 @pytest.mark.slow
-def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path) -> None:
-    config = Config(families="signal:rm3,signal:ql,first_stage,links", trees=40, minimum_leaf=5)
+def test_a_fusions_ranks_are_those_of_a_search(
+    command: Command, tmp_path: Path
+) -> None:
+    config = Config(
+        families="signal:rm3,signal:ql,first_stage,links", trees=40, minimum_leaf=5
+    )
     trained = fitted("fusion", config, *pairs_that_rm3_orders())
     save(tmp_path / "fusion", replace(trained, idf=idf_from("wordfreq")))
     reranker = ("--reranker", "fusion", "--checkpoint", tmp_path / "fusion")
@@ -201,7 +249,9 @@ def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path)
     command("search", "--topics", "sample", *reranker, *written, code=0)
     wanted = places(read_run(tmp_path / "run")["1"])
     shown = command("explain", *SAMPLE, *reranker, "--show", "3", code=0)
-    printed = re.findall(r"post (\d+)\n.*mean of .*, fusion #(\d+) \((\S+)\)", shown.out)
+    printed = re.findall(
+        r"post (\d+)\n.*mean of .*, fusion #(\d+) \((\S+)\)", shown.out
+    )
     assert [int(rank) for _, rank, _ in printed[:3]] == [1, 2, 3]
     for doc_id, rank, score in printed:
         assert int(rank) == wanted[doc_id].rank

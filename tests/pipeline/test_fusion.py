@@ -10,15 +10,16 @@ from conftest import Capture
 from helpers import reranking_samples
 from helpers.reranking_samples import encoder, pairs_that_rm3_orders, small_config
 
-from indexes.methods import METHODS
-from indexes.posts import Post
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, write_run
-from pipeline.errors import DataError, UsageError
-from pipeline.ranking.fusion import Fusion, UnionRetriever
-from rerankers import features, models
-from rerankers.errors import RerankerError
-from rerankers.trees.boosting import Trees
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.methods import METHODS
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Run, write_run
+from tweetrerank.pipeline.ranking.fusion_ranker import Fusion, UnionRetriever
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import features, registry
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.trees.boosting import Trees
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {"ql": {"1": {"a": 3.0, "b": 2.0, "c": 1.0}, "2": {"x": 1.0}}}
@@ -30,7 +31,9 @@ CHANGES: dict[str, Any] = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0
 
 
 class Index:
-    posts = SimpleNamespace(get_many=lambda ids: {i: KNOWN[i] for i in ids if i in KNOWN})
+    posts = SimpleNamespace(
+        get_many=lambda ids: {i: KNOWN[i] for i in ids if i in KNOWN}
+    )
 
     def search(self, topics: list[Topic], method: Any, hits: int) -> Run:
         found = FOUND[method.name]
@@ -42,7 +45,12 @@ def source(folder: Path | None = None) -> Any:
     runs = {"rm3": folder / "rm3.run"} if folder else {}
     for path in runs.values():
         write_run(path, {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
-    more = {"runs": runs, "adapted_space": None, "methods": METHODS, "skips_own_id": False}
+    more = {
+        "runs": runs,
+        "adapted_space": None,
+        "methods": METHODS,
+        "skips_own_id": False,
+    }
     return SimpleNamespace(name="mb", open_index=Index, topics=TOPICS, **more)
 
 
@@ -77,15 +85,24 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     """Of each candidate ranker's hits the best are scored; no hit is lost."""
     rankers = UnionRetriever(source(), ["ql", "rm3"], ["ql", "rm3"], depth=1)
     found = rankers.search(TOPICS)
-    assert {q: set(scores) for q, scores in found.run.items()} == {"1": {"a", "d"}, "2": {"x"}}
+    assert {q: set(scores) for q, scores in found.run.items()} == {
+        "1": {"a", "d"},
+        "2": {"x"},
+    }
     # Min-max: ql b .5, c 0; rm3 b 0.
     assert found.rest == {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
-    assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {"a": 3.0}
+    assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {
+        "a": 3.0
+    }
     for told in (0.0, -50.0):
         model: Any = Lengths(told)
         scores = Fusion(rankers, model).rank({t.query_id: t.text for t in TOPICS}).run
         assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
-        assert min(scores["1"]["a"], scores["1"]["d"]) > scores["1"]["b"] > scores["1"]["c"]
+        assert (
+            min(scores["1"]["a"], scores["1"]["d"])
+            > scores["1"]["b"]
+            > scores["1"]["c"]
+        )
     # Fewer hits than the depth: nothing is left over.
     found = UnionRetriever(source(), ["ql"], ["ql"], 10).search(TOPICS, hits=2)
     assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
@@ -108,7 +125,9 @@ def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: Capture) -> None:
 
 def test_rankers_are_read_from_the_settings() -> None:
     def rankers(families: str, candidate_rankers: str = "") -> UnionRetriever:
-        config = SimpleNamespace(families=families, candidate_rankers=candidate_rankers, depth=7)
+        config = SimpleNamespace(
+            families=families, candidate_rankers=candidate_rankers, depth=7
+        )
         return UnionRetriever.of(collection, config)
 
     collection, families = source(), "signal:ql,signal:run_rm3,overlap"
@@ -125,18 +144,24 @@ def test_rankers_are_read_from_the_settings() -> None:
 def fitted(families: str, objectives: str, start: Trees | None = None) -> Trees:
     changes = CHANGES | {"families": families, "objectives": objectives}
     config = small_config("fusion", "general", **changes)
-    return reranking_samples.fitted("fusion", config, *pairs_that_rm3_orders(), start=start)
+    return reranking_samples.fitted(
+        "fusion", config, *pairs_that_rm3_orders(), start=start
+    )
 
 
 @pytest.mark.parametrize("name", ["fusion", "lambdamart"])
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str) -> None:
     """Posts without the signal end up below the others; explanations name the signal."""
-    [first, *_] = models.find(name).configurations
+    [first, *_] = registry.find(name).configurations
     config = small_config(name, first, **{"families": SMALL} | CHANGES)
     pairs, relevant = pairs_that_rm3_orders()
-    known, new = (np.flatnonzero(mask) for mask in (pairs.query_index < 9, pairs.query_index >= 9))
+    known, new = (
+        np.flatnonzero(mask) for mask in (pairs.query_index < 9, pairs.query_index >= 9)
+    )
     trees = reranking_samples.fitted(name, config, pairs.take(known), relevant[known])
-    scores, best = (rows.reshape(3, -1) for rows in (trees.score(pairs.take(new)), relevant[new]))
+    scores, best = (
+        rows.reshape(3, -1) for rows in (trees.score(pairs.take(new)), relevant[new])
+    )
     lowest = np.where(best, scores, np.inf).min(axis=1)
     assert (lowest > np.where(best, -np.inf, scores).max(axis=1)).all()
     importances = trees.importances()
@@ -147,7 +172,9 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str) -> None:
         for score, post in zip(scores[-1], explained.posts, strict=True):
             families = {row.label: row.cells[0].score for row in post.rows}
             assert [*families] == [*importances] == [*explained.importances]
-            assert explained.base + sum(families.values()) == pytest.approx(score, abs=1e-4)
+            assert explained.base + sum(families.values()) == pytest.approx(
+                score, abs=1e-4
+            )
 
 
 def test_trees_that_extend_those_of_fewer_features() -> None:
@@ -161,6 +188,9 @@ def test_trees_that_extend_those_of_fewer_features() -> None:
         scores = grown.predict(values, raw_score=True, num_iteration=40)
         expected = first.predict(values[:, : len(start.names)], raw_score=True)
         np.testing.assert_array_equal(scores, expected)
-    for families, objectives in (("signal:rm3,signal:ql,first_stage", TWO), (SMALL, "binary")):
+    for families, objectives in (
+        ("signal:rm3,signal:ql,first_stage", TWO),
+        (SMALL, "binary"),
+    ):
         with pytest.raises(RerankerError, match="other features or objectives"):
             fitted(families, objectives, start)

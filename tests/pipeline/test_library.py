@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import pandas
 import pytest
 from helpers.processes import elsewhere, run_python
 
-import pipeline
-import rerankers
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import ranked
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.ranker import Ranker
-from pipeline.ranking.retrievers import Candidates, retriever_for
+import tweetrerank
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import ranked
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.pipeline.ranking.ranker import Ranker
+from tweetrerank.pipeline.ranking.retrievers import Candidates, retriever_for
+from tweetrerank.pipeline.usage_error import UsageError
 
 POSTS = {
     "0": "storm warning for the whole coast tonight",
@@ -33,25 +32,21 @@ POSTS = {
 def collection() -> Any:
     posts = [{"id": doc_id, "text": text} for doc_id, text in POSTS.items()]
     topics, qrels = {"a": "storm warning", "b": "coffee"}, {"a": {"0": 1}}
-    return pipeline.open_collection(posts=posts, topics=topics, qrels=qrels)
+    return tweetrerank.open_collection(posts=posts, topics=topics, qrels=qrels)
 
 
 def test_public_names_load_no_java() -> None:
-    names = "import indexes; [getattr(indexes, name) for name in indexes.__all__]"
-    done = run_python("-c", f"import sys; {names}; print(*sys.modules)", code=0)
+    code = "import sys, tweetrerank as t; [getattr(t, name) for name in t.__all__]"
+    done = run_python("-c", f"{code}; print(*sys.modules)", code=0)
     assert not {"jnius", "jnius_config", "pyserini"} & {*done.stdout.split()}
-    assert all(hasattr(pipeline, name) for name in pipeline.__all__)
-    assert {*pipeline.__all__} <= {*dir(pipeline)}
-    stub = Path(str(pipeline.__file__)).with_suffix(".pyi").read_text()
-    pairs = re.findall(r"from pipeline\.(\S+) import \w+ as (\w+)", stub)
-    assert {name: module for module, name in pairs} == pipeline._MODULES
+    assert dir(tweetrerank) == sorted(tweetrerank.__all__)
 
 
 def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
-    import pipeline.evaluate  # The command of the name is the function, too.
+    import tweetrerank.evaluate  # The command of the name is the function, too.
 
     how: Any = {"first_stage": "rm3", "weight": 0.4, "parameters": {"mu": 50}}
-    best = pipeline.ranker("sample", reranker="mp_hcnn", **how)
+    best = tweetrerank.ranker("sample", reranker="mp_hcnn", **how)
     ranking, mixed = best.rank(hits=20), "mp_hcnn + rm3 (λ = 0.4)"
     assert [*ranking.stages] == [*ranking.seconds] == ["rm3", "mp_hcnn", mixed]
     assert ranking.run is ranking.stages[mixed]
@@ -64,28 +59,41 @@ def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
     doc_id, score = ranked(ranking.run[record["query_id"]])[0]
     assert (best_post["doc_id"], [*best_post["stages"]]) == (doc_id, [*ranking.stages])
     assert best_post["stages"][mixed] == {"rank": 1, "score": score}
-    pipeline.write_run(tmp_path / "mine.run", ranking.run)
-    assert pipeline.read_run(tmp_path / "mine.run").keys() == ranking.run.keys()
-    assert pipeline.evaluate(ranking)[mixed].keys() == {"AP", "P@30"}
-    found = pipeline.evaluate(ranking, "AP", "P@5")
+    tweetrerank.write_run(tmp_path / "mine.run", ranking.run)
+    assert tweetrerank.read_run(tmp_path / "mine.run").keys() == ranking.run.keys()
+    assert tweetrerank.evaluate(ranking)[mixed].keys() == {"AP", "P@30"}
+    found = tweetrerank.evaluate(ranking, "AP", "P@5")
     qrels = best.collection and best.collection.qrels
     values = ir_measures.calc_aggregate([ir_measures.AP], qrels, dict(ranking.run))
     assert found[mixed]["AP"] == pytest.approx(values[ir_measures.AP], abs=1e-4)
     with pytest.raises(DataError, match="expected `qrels`"):
-        pipeline.evaluate(ranking.run, "AP")
+        tweetrerank.evaluate(ranking.run, "AP")
     lines = str(found).splitlines()
-    assert lines[0].split() == ["sample,", "20", "judged", "topics", "AP", "P@5", "ms/topic"]
+    assert lines[0].split() == [
+        "sample,",
+        "20",
+        "judged",
+        "topics",
+        "AP",
+        "P@5",
+        "ms/topic",
+    ]
     assert [line.split()[0] for line in lines[1:]] == ["rm3", "mp_hcnn", "mp_hcnn"]
 
 
 @pytest.mark.parametrize("reranker", ["mp_hcnn", "fusion", "none"])
 def test_given_candidates_keep_their_posts(reranker: str) -> None:
     """By every kind of ranker; the last stage has the posts of the first."""
-    ranker = pipeline.ranker(collection(), reranker, weight=1 if reranker == "mp_hcnn" else None)
+    ranker = tweetrerank.ranker(
+        collection(), reranker, weight=1 if reranker == "mp_hcnn" else None
+    )
     posts = dict(ranker.collection.open_index().posts.get_many([*POSTS]))
     run = {"a": {"3": 2.0, "0": 1.0}, "b": {"1": 1.0}}
     ranking = ranker.rerank(Candidates(collection().topics, run, posts))
-    assert {q: {*scores} for q, scores in ranking.run.items()} == {"a": {"0", "3"}, "b": {"1"}}
+    assert {q: {*scores} for q, scores in ranking.run.items()} == {
+        "a": {"0", "3"},
+        "b": {"1"},
+    }
     assert next(iter(ranking.stages.values())) == run
     if reranker != "none":
         assert ranked(ranking.run["a"])[0][0] == "0"
@@ -97,15 +105,15 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
 
 def test_every_way_that_is_shown_is_better_than_its_first_stage() -> None:
     """The ranker, a fusion of a run, and texts with scores, as behind a search engine."""
-    first = pipeline.ranker("sample", "none").rank(hits=100)
-    posts, reranker, by_texts = first.candidates.posts, rerankers.load(), {}
+    first = tweetrerank.ranker("sample", "none").rank(hits=100)
+    posts, reranker, by_texts = first.candidates.posts, tweetrerank.load(), {}
     for topic in first.candidates.topics:
         scores = first.run[topic.query_id]
         texts = [(posts[doc_id].text, posts[doc_id].url) for doc_id in scores]
         best = reranker.rank(topic.text, texts, scores=[*scores.values()])
         by_texts[topic.query_id] = {[*scores][row]: score for row, score, _ in best}
-    whole = pipeline.ranker("sample").rank(hits=100).run
-    fused = pipeline.ranker("sample", "fusion").rerank(first.candidates).run
+    whole = tweetrerank.ranker("sample").rank(hits=100).run
+    fused = tweetrerank.ranker("sample", "fusion").rerank(first.candidates).run
     runs, qrels = (first.run, whole, fused, by_texts), first.collection.qrels
     before, *after = (mean(evaluate(qrels, run, ["AP"])["AP"]) for run in runs)
     assert min(after) > before
@@ -113,11 +121,13 @@ def test_every_way_that_is_shown_is_better_than_its_first_stage() -> None:
 
 def test_a_collection_searches_and_measures_itself() -> None:
     mine = collection()
-    hits = mine.search("storm", k=2)
+    ranker = tweetrerank.ranker(mine)
+    hits = ranker.rank("storm").best(2)
     assert {hit.doc_id for hit in hits} == {"0", "2"}
     assert hits[0].text == POSTS[hits[0].doc_id] and hits[0].score >= hits[1].score
-    assert mine.search("zebra") == []
-    assert mine.evaluate(["R@3"], reranker="none")["ql"] == {"R@3": 1.0}
+    assert ranker.rank("zebra").best(2) == []
+    ranking = tweetrerank.ranker(mine, "none").rank()
+    assert tweetrerank.evaluate(ranking, "R@3")["ql"] == {"R@3": 1.0}
 
 
 def test_topics_as_people_hold_them() -> None:
@@ -130,82 +140,121 @@ def test_topics_as_people_hold_them() -> None:
         Topic("1", "storm"),
     ):
         run = ranks(topics).run
-        assert [*map(set, run.values())] == [{"0", "2"}, {"1"}][: 2 - isinstance(topics, Topic)]
+        assert [*map(set, run.values())] == [{"0", "2"}, {"1"}][
+            : 2 - isinstance(topics, Topic)
+        ]
         assert all(isinstance(query_id, str) for query_id in run)
 
 
 def test_runs_and_grades_of_numbers(tmp_path: Path) -> None:
-    pipeline.write_run(tmp_path / "run", {1: {10: numpy.float32(0.5)}})
-    assert pipeline.read_run(tmp_path / "run") == {"1": {"10": 0.5}}
+    tweetrerank.write_run(tmp_path / "run", {1: {10: numpy.float32(0.5)}})
+    assert tweetrerank.read_run(tmp_path / "run") == {"1": {"10": 0.5}}
     grades = pandas.DataFrame({"qid": [1], "docno": [10], "label": [1.0]})
     (tmp_path / "qrels").write_text("1 0 10 1\n")
     for qrels in ({1: {10: 1}}, grades, tmp_path / "qrels"):
-        found = pipeline.evaluate({1: {10: 1}}, ["AP"], qrels=qrels)  # type: ignore[operator]
+        found = tweetrerank.evaluate({1: {10: 1}}, ["AP"], qrels=qrels)  # type: ignore[operator]
         assert found["run"] == {"AP": 1.0}
 
 
 def ranks(topics: Any, **options: Any) -> Any:
-    return pipeline.ranker(collection(), "none").rank(topics, **options)
+    return tweetrerank.ranker(collection(), "none").rank(topics, **options)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pipeline.rank, "no attribute 'rank'"),
+        (lambda: tweetrerank.rank, "no attribute 'rank'"),
         (lambda: ranks([None]), r"topics\[0\]: found 'null'"),
         (lambda: ranks(5), "topics: found '5', expected rows in a list"),
         (lambda: ranks([Topic("1", "a"), Topic("1", "b")]), "found a second topic 1"),
-        (lambda: ranks("storm", hits=0), "`hits`: found 0, expected a whole number of at least 1"),
+        (
+            lambda: ranks("storm", hits=0),
+            "`hits`: found 0, expected a whole number of at least 1",
+        ),
         (lambda: ranks("storm", hits=True), "`hits`: found True"),
-        (lambda: collection().search(None), "`query`: found None, expected a text"),
-        (lambda: collection().search("storm", k=0), "`k`: found 0"),
-        (lambda: pipeline.write_run("x", {1: {10: "a"}}), "`run`: .*'a' is no score"),
-        (lambda: pipeline.write_run("x", [1]), "`run`: found .*, expected query_id -> doc_id"),
-        (lambda: pipeline.ranker("sample", weight=3), "`weight`: found 3"),
-        (lambda: pipeline.ranker(5), "`collection`: found 5"),
-        (lambda: pipeline.ranker("sample", device="mps"), "`device`: found 'mps', expected auto"),
-        (lambda: pipeline.ranker("sample", "none", "bm52"), "`first_stage`.*mean 'bm25'"),
-        (lambda: pipeline.ranker("sample", "bm42"), "`reranker`: found 'bm42'"),
-        (lambda: pipeline.ranker("sample", "fusion", "rm3"), "`first_stage`: fusion takes"),
-        (lambda: Ranker(retriever_for(collection()), None).rank(), "`topics`: found none"),
-        (lambda: Ranker(None, None).rank("storm"), "expected one; give candidates to rerank"),
-        (lambda: pipeline.open_collection(posts=POSTS, qrels={"1": 5}), "posts: found"),
+        (
+            lambda: tweetrerank.write_run("x", {1: {10: "a"}}),
+            "`run`: .*'a' is no score",
+        ),
+        (
+            lambda: tweetrerank.write_run("x", [1]),
+            "`run`: found .*, expected query_id -> doc_id",
+        ),
+        (lambda: tweetrerank.ranker("sample", weight=3), "`weight`: found 3"),
+        (lambda: tweetrerank.ranker(5), "`collection`: found 5"),
+        (
+            lambda: tweetrerank.ranker("sample", device="mps"),
+            "`device`: found 'mps', expected auto",
+        ),
+        (
+            lambda: tweetrerank.ranker("sample", "none", "bm52"),
+            "`first_stage`.*mean 'bm25'",
+        ),
+        (lambda: tweetrerank.ranker("sample", "bm42"), "`reranker`: found 'bm42'"),
+        (
+            lambda: tweetrerank.ranker("sample", "fusion", "rm3"),
+            "`first_stage`: fusion takes",
+        ),
+        (
+            lambda: Ranker(retriever_for(collection()), None).rank(),
+            "`topics`: found none",
+        ),
+        (
+            lambda: Ranker(None, None).rank("storm"),
+            "expected one; give candidates to rerank",
+        ),
+        (
+            lambda: tweetrerank.open_collection(posts=POSTS, qrels={"1": 5}),
+            "posts: found",
+        ),
     ],
 )
-def test_public_calls_check_their_arguments(call: Callable[[], Any], message: str) -> None:
+def test_public_calls_check_their_arguments(
+    call: Callable[[], Any], message: str
+) -> None:
     with pytest.raises((AttributeError, DataError, UsageError), match=message):
         call()
 
 
 def test_collections_and_rankers_travel() -> None:
-    rankers = [pipeline.ranker(mine := collection(), reranker) for reranker in ("auto", "none")]
+    rankers = [
+        tweetrerank.ranker(mine := collection(), reranker)
+        for reranker in ("auto", "none")
+    ]
     expected = [ranker.rank("storm").run for ranker in rankers]
     assert [copy.deepcopy(ranker).rank("storm").run for ranker in rankers] == expected
-    assert elsewhere(mine.search, "storm") == mine.search("storm")
+    assert repr(mine) == f"<collection {mine.title}>"
     assert [elsewhere(ranker.rank, "storm").run for ranker in rankers] == expected
 
 
 def test_a_fork_says_that_it_cannot_search() -> None:
     code = """if __name__ == "__main__":
-        import multiprocessing, pipeline
-        mine = pipeline.open_collection("sample")
-        mine.search("storm")
+        import multiprocessing, tweetrerank
+        mine = tweetrerank.open_collection("sample")
+        best = tweetrerank.ranker(mine)
+        best.rank("storm")
         with multiprocessing.get_context("fork").Pool(1) as pool:
-            for task in (mine.search, pipeline.ranker("sample", "none").rank):
+            for task in (best.rank, tweetrerank.ranker("sample", "none").rank):
                 try:
                     pool.map_async(task, ["storm"]).get(60)
                 except Exception as error:
                     print(error)"""
-    assert run_python("-c", code).stdout.count('multiprocessing.get_context("spawn")') == 2
+    assert (
+        run_python("-c", code).stdout.count('multiprocessing.get_context("spawn")') == 2
+    )
 
 
 def test_a_ranker_in_pyterrier() -> None:
     pt = pytest.importorskip("pyterrier", reason="PyTerrier is not installed")
-    from pipeline.notebook import for_pyterrier
+    from tweetrerank.pipeline.ranking.pyterrier import for_pyterrier
 
-    searching = for_pyterrier(pipeline.ranker(collection(), "none"))
-    found = searching.transform(pt.new.queries(["storm warning", "coffee"], qid=["a", "b"]))
+    searching = for_pyterrier(tweetrerank.ranker(collection(), "none"))
+    found = searching.transform(
+        pt.new.queries(["storm warning", "coffee"], qid=["a", "b"])
+    )
     assert set(found[found["qid"] == "a"]["docno"]) == {"0", "1", "2"}
-    pipe = searching >> for_pyterrier(pipeline.ranker(collection(), "fusion"))
+    pipe = searching >> for_pyterrier(tweetrerank.ranker(collection(), "fusion"))
     reranked = pipe.transform(pt.new.queries(["storm warning"], qid=["a"]))
-    assert set(reranked["docno"]) == {"0", "1", "2"} and reranked["docno"].iloc[0] == "0"
+    assert (
+        set(reranked["docno"]) == {"0", "1", "2"} and reranked["docno"].iloc[0] == "0"
+    )

@@ -14,28 +14,35 @@ import pytest
 from conftest import Capture, Command
 from helpers.index_samples import table, write_lines
 
-from indexes.engines.client import EngineAddress
-from indexes.jvm import java_class, start
-from pipeline import tune
-from pipeline.collections.collection import IndexPlace
-from pipeline.collections.named import SAMPLE, find, open_collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import read_qrels
-from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
-from pipeline.errors import DataError
-from pipeline.ranking.build import best_source, default_reranker
-from pipeline.ranking.checkpoints import load_model
-from pipeline.ranking.frequencies import file_of, named_frequencies
-from pipeline.ranking.retrievers import retriever_for
-from pipeline.ranking.tuning import Tuning
-from pipeline.training.training_set import own_training_set
-from pipeline.training.tuning import FEWEST
-from rerankers.checkpoint import find as find_model
-from rerankers.checkpoint import load, write_config
-from rerankers.features.judged import JUDGED
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import EngineAddress
+from tweetrerank.indexes.jvm import java_class, start
+from tweetrerank.pipeline import tune
+from tweetrerank.pipeline.collections.collection import IndexPlace
+from tweetrerank.pipeline.collections.named import SAMPLE, find, open_collection
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import read_qrels
+from tweetrerank.pipeline.defaults import (
+    DEFAULT_FUSION,
+    DEFAULT_MEASURES,
+    DEFAULT_WINDOW,
+)
+from tweetrerank.pipeline.ranking.build import best_source, default_reranker
+from tweetrerank.pipeline.ranking.checkpoints import load_model
+from tweetrerank.pipeline.ranking.frequencies import file_of, named_frequencies
+from tweetrerank.pipeline.ranking.interpolation import Tuning
+from tweetrerank.pipeline.ranking.retrievers import retriever_for
+from tweetrerank.pipeline.training.cross_validation import FEWEST
+from tweetrerank.pipeline.training.training_set import own_training_set
+from tweetrerank.rerankers.checkpoint import find as find_model
+from tweetrerank.rerankers.checkpoint import load, write_config
+from tweetrerank.rerankers.features.judged import JUDGED
 
 POSTS = {
-    "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
+    "monday": [
+        ("1", "storm closes the harbour"),
+        ("2", "harbour festival opens on friday"),
+    ],
     "tuesday": [("3", "ferry tickets sold out"), ("4", "the storm is over")],
 }
 TOML = 'posts = ["posts-*.jsonl"]\ntopics = "topics.tsv"\nqrels = "qrels.txt"\n'
@@ -77,7 +84,9 @@ def test_file_describes_a_collection(folder: Path, toml: Path) -> None:
 
 
 @pytest.mark.parametrize("row", table("bad_collections.jsonl"))
-def test_all_problems_are_named_at_once(folder: Path, toml: Path, row: dict[str, Any]) -> None:
+def test_all_problems_are_named_at_once(
+    folder: Path, toml: Path, row: dict[str, Any]
+) -> None:
     (folder / "others.txt").write_text("x 0 1 1\n")
     (folder / "other-text.tsv").write_text("b\tbus tickets\n")
     (folder / "unjudged.tsv").write_text("c\tferry\n")
@@ -90,27 +99,45 @@ def test_all_problems_are_named_at_once(folder: Path, toml: Path, row: dict[str,
 
 
 def test_lists_a_name_and_columns(folder: Path, toml: Path, capsys: Capture) -> None:
-    (folder / "posts.csv").write_text("number,body\n1,storm closes the harbour\n3,ferry\n")
+    (folder / "posts.csv").write_text(
+        "number,body\n1,storm closes the harbour\n3,ferry\n"
+    )
     more = folder / "more.jsonl"
-    more.write_text('{"qid": "a", "query": "storm harbour"}\n{"qid": "3", "query": "x"}')
+    more.write_text(
+        '{"qid": "a", "query": "storm harbour"}\n{"qid": "3", "query": "x"}'
+    )
     (folder / "grades.csv").write_text("qid,docno,label\na,1,2.0\nMB003,3,1\n")
     toml.write_text(
         'posts = "posts.csv"\ncolumns = {id = "number", text = "body"}\nname = "mine"\n'
         'topics = ["topics.tsv", "more.jsonl"]\nqrels = ["qrels.txt", "grades.csv"]\n'
     )
     found = find(str(toml))
-    assert (found.name, found.key, ids(found.topics)) == ("mine", "own/mine", ["a", "b", "3"])
+    assert (found.name, found.key, ids(found.topics)) == (
+        "mine",
+        "own/mine",
+        ["a", "b", "3"],
+    )
     assert found.qrels == {"a": {"1": 2, "2": 0}, "b": {"3": 1}, "3": {"3": 1}}
-    assert [post.text for post in found.posts()] == ["storm closes the harbour", "ferry"]
+    assert [post.text for post in found.posts()] == [
+        "storm closes the harbour",
+        "ferry",
+    ]
     told = capsys.readouterr().err
     assert "1 grades differ, those of the later file count" in told
-    assert "grades.csv: 1 ids of topics have another form" in told and "(MB003 for 3)" in told
+    assert (
+        "grades.csv: 1 ids of topics have another form" in told
+        and "(MB003 for 3)" in told
+    )
     more.write_text('{"qid": "a", "query": "other"}\n')
-    with pytest.raises(DataError, match="found topic a as 'other', expected 'storm harbour' as in"):
+    with pytest.raises(
+        DataError, match="found topic a as 'other', expected 'storm harbour' as in"
+    ):
         find(str(toml))
 
 
-def test_judgments_of_others_are_told(folder: Path, toml: Path, command: Command) -> None:
+def test_judgments_of_others_are_told(
+    folder: Path, toml: Path, command: Command
+) -> None:
     run, qrels = folder / "run.txt", folder / "qrels.txt"
     (others := folder / "others.txt").write_text("x 0 1 1\ny 0 2 1\n")
     (half := folder / "half.run").write_text("a Q0 1 1 1 t\n")
@@ -125,7 +152,11 @@ def test_judgments_of_others_are_told(folder: Path, toml: Path, command: Command
         assert told in command(*words).err
     qrels.write_text(qrels.read_text() + "a 0 1.23E+17 1\nb 0 77 1\n")
     told = "2 of the 5 judged posts are not in harbour (1.23E+17, 77), whose posts have ids such as"
-    assert command(*search).err.count(told) == command("evaluate", toml, run).err.count(told) == 1
+    assert (
+        command(*search).err.count(told)
+        == command("evaluate", toml, run).err.count(told)
+        == 1
+    )
     qrels.write_text("a 0 8 1\na 0 9 1\n")
     told = "is among the 2 judged ones (8, 9), so all figures are 0"
     assert told in command("evaluate", qrels, run).err
@@ -154,33 +185,59 @@ def write_lucene(folder: Path, fields: Sequence[str]) -> None:
     store = java_class(f"{lucene}document.Field$Store").YES
     kind = "(Ljava/lang/String;Ljava/lang/String;Lorg/apache/lucene/document/Field$Store;)V"
     for doc_id, words in [("4", "old"), *POSTS["monday"], *POSTS["tuesday"]]:
-        values = {"id": doc_id, "contents": words, "raw": json.dumps({"contents": words})}
+        values = {
+            "id": doc_id,
+            "contents": words,
+            "raw": json.dumps({"contents": words}),
+        }
         document = java_class(f"{lucene}document.Document")()
         for name in fields:
             field = java_class(f"{lucene}document.StringField")
             document.add(field(name, text(values[name]), store, signature=kind))
-        writer.updateDocument(java_class(f"{lucene}index.Term")("id", text(doc_id)), document)
+        writer.updateDocument(
+            java_class(f"{lucene}index.Term")("id", text(doc_id)), document
+        )
     writer.close()
 
 
 @pytest.mark.parametrize("stored", ["id raw", "id contents", "id", "raw"])
-def test_an_index_by_pyserini_is_searched(folder: Path, command: Command, stored: str) -> None:
+def test_an_index_by_pyserini_is_searched(
+    folder: Path, command: Command, stored: str
+) -> None:
     write_lucene(folder / "lucene", stored.split())
     is_whole = " " in stored
-    told = "" if is_whole else f"found no stored {'text' if stored == 'id' else 'id'}, expected"
+    told = (
+        ""
+        if is_whole
+        else f"found no stored {'text' if stored == 'id' else 'id'}, expected"
+    )
     for option in ("--index", "--collection"):
-        done = command("search", option, folder / "lucene", "storm", "--reranker", "none")
-        assert [line.split()[2] for line in done.out.splitlines()] == ["4", "1"] * is_whole
+        done = command(
+            "search", option, folder / "lucene", "storm", "--reranker", "none"
+        )
+        assert [line.split()[2] for line in done.out.splitlines()] == [
+            "4",
+            "1",
+        ] * is_whole
         assert told in done.err
     files = ("--topics", folder / "topics.tsv", "--qrels", folder / "qrels.txt")
-    run = ("--index", folder / "lucene", "--reranker", "none", "--output", folder / "run")
+    run = (
+        "--index",
+        folder / "lucene",
+        "--reranker",
+        "none",
+        "--output",
+        folder / "run",
+    )
     assert ("2 judged topics" in command("search", *files, *run).out) == is_whole
 
 
 def test_some_topics_are_for_training(folder: Path, toml: Path) -> None:
     """They need not be among those that are searched, and no other one is trained on."""
     assert ids(find(str(toml)).training_topics) == ["a", "b"]
-    (folder / "train.tsv").write_text("c\tharbour festival\nb\tferry tickets\nd\tnothing\n")
+    (folder / "train.tsv").write_text(
+        "c\tharbour festival\nb\tferry tickets\nd\tnothing\n"
+    )
     with (folder / "qrels.txt").open("a") as stream:
         stream.write("c 0 2 1\n")
     toml.write_text(TOML + 'train = "train.tsv"\nlanguage = "de"\n')
@@ -204,12 +261,25 @@ def test_commands_take_the_file(folder: Path, toml: Path, command: Command) -> N
     search = ["search", "--collection", toml, "--reranker", "none", "--output", run]
     assert "building the index" in command(*search, code=0).err
     assert run.read_text().split()[:3] == ["a", "Q0", "1"]
-    assert "building the index" not in command("search", "--topics", toml, *search[3:], code=0).err
+    assert (
+        "building the index"
+        not in command("search", "--topics", toml, *search[3:], code=0).err
+    )
     command("explain", "--collection", toml, "--query-id", "a", "--output", page)
     assert "storm" in page.read_text()
-    given = ["--topics", toml, run, "--output", folder / "again", "--reranker", "mp_hcnn"]
+    given = [
+        "--topics",
+        toml,
+        run,
+        "--output",
+        folder / "again",
+        "--reranker",
+        "mp_hcnn",
+    ]
     command("rerank", *given, code=0)
-    (folder / "posts-wednesday.jsonl").write_text('{"id": "5", "text": "storm harbour storm"}\n')
+    (folder / "posts-wednesday.jsonl").write_text(
+        '{"id": "5", "text": "storm harbour storm"}\n'
+    )
     lacking = command(*search, code=1).err
     assert "posts-tuesday.jsonl'], expected ['posts-" in lacking
     # The command in the message works, although the folder's name has a blank.
@@ -223,19 +293,29 @@ def test_commands_take_the_file(folder: Path, toml: Path, command: Command) -> N
 def test_word_frequencies_of_the_language(folder: Path, toml: Path) -> None:
     toml.write_text(TOML + 'language = "de-AT"\n')
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
-    for idf, is_german in ((None, True), ("wordfreq", True), (str(folder / "idf.txt"), False)):
+    for idf, is_german in (
+        (None, True),
+        ("wordfreq", True),
+        (str(folder / "idf.txt"), False),
+    ):
         source = load_model("mp_hcnn", find(str(toml)), idf=idf).idf.source
         assert (source == "wordfreq:de", "wordfreq" in source) == (is_german, is_german)
 
 
 @pytest.mark.slow
-def test_words_of_posts_have_their_frequencies_everywhere(tmp_path: Path, command: Command) -> None:
+def test_words_of_posts_have_their_frequencies_everywhere(
+    tmp_path: Path, command: Command
+) -> None:
     """In searches, services, batches, other processes, and in a folder that was exported."""
     collection, shipped = find("sample"), load(find_model("window"))
     command("export", "--collection", "sample", "--output", tmp_path / "copy", code=0)
     source, model = best_source(collection), load_model("window", collection)
     assert source.frequencies == file_of(collection) and model.idf.source == source.idf
-    pairs = [(topic.text, post.text) for topic in collection.topics for post in collection.posts()]
+    pairs = [
+        (topic.text, post.text)
+        for topic in collection.topics
+        for post in collection.posts()
+    ]
     ways = [model, source.load(), load(tmp_path / "copy"), copy(model)]
     expected, *others, general = (way.predict(pairs) for way in [*ways, shipped])
     for scores in others:
@@ -253,20 +333,33 @@ def test_posts_of_an_engine_are_counted_where_they_are_read(
     """Or from the files that it was built from; those of an index are counted anew with it."""
     own = find(str(toml))
     of_files = file_of(own)
-    assert of_files.read_text().splitlines()[0] == "4" and "storm\t2" in of_files.read_text()
+    assert (
+        of_files.read_text().splitlines()[0] == "4"
+        and "storm\t2" in of_files.read_text()
+    )
     engine = IndexPlace(engine=EngineAddress("http://localhost:1", "posts"))
-    assert file_of(dataclasses.replace(own, index=engine)).read_text() == of_files.read_text()
+    assert (
+        file_of(dataclasses.replace(own, index=engine)).read_text()
+        == of_files.read_text()
+    )
     foreign = dataclasses.replace(own, index=engine, post_source=None)
-    assert file_of(foreign) is None and named_frequencies("posts", foreign) == "posts:en"
+    assert (
+        file_of(foreign) is None and named_frequencies("posts", foreign) == "posts:en"
+    )
     assert named_frequencies("posts:de:own.tsv", foreign) == "posts:de:own.tsv"
     assert file_of(foreign, ["storm"]) == file_of(foreign)
     of_files.parent.rename(tmp_path / "old")
     of_files.parent.write_text("no folder")
-    assert file_of(own) is None and "words have general frequencies" in capsys.readouterr().err
+    assert (
+        file_of(own) is None
+        and "words have general frequencies" in capsys.readouterr().err
+    )
     of_files.parent.unlink()
     find(str(toml)).open_index().close()
     (folder / "posts-monday.jsonl").unlink()
-    assert file_of(find(str(toml))) is None and "build it again" in capsys.readouterr().err
+    assert (
+        file_of(find(str(toml))) is None and "build it again" in capsys.readouterr().err
+    )
 
 
 @pytest.fixture
@@ -287,9 +380,18 @@ def checkpoint_of(sample: Path, model: str) -> tuple[Path, Tuning]:
 
 
 @pytest.mark.slow
-def test_training_tunes_and_compares_on_held_out_topics(sample: Path, command: Command) -> None:
+def test_training_tunes_and_compares_on_held_out_topics(
+    sample: Path, command: Command
+) -> None:
     toml, run = sample / "sample2.toml", sample / "run.txt"
-    quick = ["--set", "training.epochs=3", "--vectors", sample / "vectors.txt", "--threads", 1]
+    quick = [
+        "--set",
+        "training.epochs=3",
+        "--vectors",
+        sample / "vectors.txt",
+        "--threads",
+        1,
+    ]
     trained = command("train", "knrm", "--collection", toml, *quick, code=0)
     assert "20 held-out topics:" in trained.out
     rows = [line.split() for line in trained.out.splitlines()]
@@ -297,8 +399,19 @@ def test_training_tunes_and_compares_on_held_out_topics(sample: Path, command: C
     folder, tuning = checkpoint_of(sample, "knrm")
     assert (tuning.collections, len(tuning.topics)) == (("sample2",), 20)
     assert tuning.weight == 0 or tuning.cross_validated > first_stage
-    assert ("no gain on held-out topics" in trained.out) == (tuning.cross_validated <= first_stage)
-    search = ("search", "--collection", toml, "--output", run, "--hits", 10, "--reranker")
+    assert ("no gain on held-out topics" in trained.out) == (
+        tuning.cross_validated <= first_stage
+    )
+    search = (
+        "search",
+        "--collection",
+        toml,
+        "--output",
+        run,
+        "--hits",
+        10,
+        "--reranker",
+    )
     told = f"λ = {tuning.weight:g} (tuned on sample2; {folder}"
     assert told in command(*search, "knrm").err
     # The same scores give the same λ again; without them, the model has not seen the topics.
@@ -308,16 +421,22 @@ def test_training_tunes_and_compares_on_held_out_topics(sample: Path, command: C
     same: Any = {"checkpoint": "", "topics": ()}
     assert dataclasses.replace(again, **same) == dataclasses.replace(tuning, **same)
     tune.main(tune.Options(collection=str(toml)))
-    tuned = sample / "home" / "lambda" / "mp_hcnn" / "all" / "own" / f"{folder.name}.json"
+    tuned = (
+        sample / "home" / "lambda" / "mp_hcnn" / "all" / "own" / f"{folder.name}.json"
+    )
     told = f"λ = {Tuning.load(tuned).weight:g} (tuned on sample2; {tuned}"
     assert told in command(*search, "mp_hcnn").err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topics", [20, 5])
-def test_a_fusion_is_trained_and_searched_with(sample: Path, command: Command, topics: int) -> None:
+def test_a_fusion_is_trained_and_searched_with(
+    sample: Path, command: Command, topics: int
+) -> None:
     toml = sample / "sample2.toml"
-    lines = [f"{topic.query_id}\t{topic.text}" for topic in find("sample").topics[:topics]]
+    lines = [
+        f"{topic.query_id}\t{topic.text}" for topic in find("sample").topics[:topics]
+    ]
     (sample / "train.tsv").write_text("\n".join(lines))
     toml.write_text(toml.read_text() + 'train = "train.tsv"\n')
     quick = ["--set", "trees=20", "--threads", 1]
@@ -330,26 +449,44 @@ def test_a_fusion_is_trained_and_searched_with(sample: Path, command: Command, t
     posts = find(str(toml)).judged_posts
     assert load(folder).resources[JUDGED].content() == posts.content()
     assert len(json.loads(posts.content())) == len(tuning.topics) == topics
-    search = ("search", "--collection", toml, "--output", sample / "run.txt", "--hits", 20)
+    search = (
+        "search",
+        "--collection",
+        toml,
+        "--output",
+        sample / "run.txt",
+        "--hits",
+        20,
+    )
     by_itself = topics >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
     assert ("fusion, trained on" in command(*search, code=0).err) == by_itself
     named = command(*search, "--reranker", "fusion", "--checkpoint", folder)
-    assert "\nfusion " in named.out and ("was trained on sample2;" in named.err) == (topics == 20)
-    assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
+    assert "\nfusion " in named.out and ("was trained on sample2;" in named.err) == (
+        topics == 20
+    )
+    assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (
+        topics < 20
+    )
 
 
-def test_search_takes_the_best_trained_model(folder: Path, toml: Path, capsys: Capture) -> None:
+def test_search_takes_the_best_trained_model(
+    folder: Path, toml: Path, capsys: Capture
+) -> None:
     root = folder.parent / "home" / "checkpoints"
 
     def trained(model: str, weight: float, figure: float) -> None:
-        tuning = Tuning(weight, {0.0: 0.4, 1.0: figure}, figure, (), "AP", "none", 5, 1, ("a",))
+        tuning = Tuning(
+            weight, {0.0: 0.4, 1.0: figure}, figure, (), "AP", "none", 5, 1, ("a",)
+        )
         place = root / model / find(str(toml)).key
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
         write_config(place, {"model": model})
 
     def taken() -> list[str]:
-        return [default_reranker(find(str(toml)), is_mixed=given) for given in (False, True)]
+        return [
+            default_reranker(find(str(toml)), is_mixed=given) for given in (False, True)
+        ]
 
     assert taken() == [DEFAULT_FUSION, DEFAULT_WINDOW]
     old = root / "window" / "own" / "old" / "metrics.json"
@@ -369,17 +506,31 @@ def clicks() -> Iterator[dict[str, object]]:
     """Twenty lists a topic in random orders; users look at position k with a chance of 1 / k."""
     users, collection = random.Random(1), find("sample")
     found = retriever_for(collection).search(collection.topics, 30)
-    for topic in [topic for topic in found.topics if found.run.get(topic.query_id)] * 20:
-        posts, qrels = [*found.run[topic.query_id]], (collection.qrels or {})[topic.query_id]
+    for topic in [
+        topic for topic in found.topics if found.run.get(topic.query_id)
+    ] * 20:
+        posts, qrels = (
+            [*found.run[topic.query_id]],
+            (collection.qrels or {})[topic.query_id],
+        )
         shown = users.sample(posts, min(10, len(posts)))
         chances = [1.0 if qrels.get(doc_id, 0) > 0 else 0.05 for doc_id in shown]
         ranked = enumerate(zip(shown, chances, strict=True), start=1)
-        clicked = [d for place, (d, chance) in ranked if users.random() * place < chance]
-        yield {"query": topic.text, "query_id": topic.query_id, "shown": shown, "clicked": clicked}
+        clicked = [
+            d for place, (d, chance) in ranked if users.random() * place < chance
+        ]
+        yield {
+            "query": topic.text,
+            "query_id": topic.query_id,
+            "shown": shown,
+            "clicked": clicked,
+        }
 
 
 @pytest.mark.slow
-def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Command) -> None:
+def test_from_a_log_of_clicks_to_a_trained_model(
+    sample: Path, command: Command
+) -> None:
     log, toml = write_lines(sample / "log.jsonl", clicks()), sample / "clicked.toml"
     command("clicks", log, "--output", sample / "clicks.txt", code=0)
     toml.write_text(
@@ -393,4 +544,6 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Command)
     folder, tuning = checkpoint_of(sample, "fusion")
     assert tuning.measure == "AP(judged_only=True)"
     assert JUDGED not in load(folder).resources
-    assert open_collection(toml, qrels=SAMPLE / "qrels.txt").measures == DEFAULT_MEASURES
+    assert (
+        open_collection(toml, qrels=SAMPLE / "qrels.txt").measures == DEFAULT_MEASURES
+    )

@@ -13,16 +13,21 @@ from conftest import Patch
 from helpers.index_samples import table
 from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
-from indexes.methods import METHODS, EngineQuery
-from pipeline.collections.collection import Collection, IndexPlace
-from pipeline.collections.named import SAMPLE, find, open_collection
-from pipeline.collections.topics import read_topics
-from pipeline.collections.trec import read_qrels
-from pipeline.ranking import tuning
-from pipeline.service.page import page as searching
-from pipeline.service.page.page import SearchPage, describe, results, search_request
-from pipeline.service.requests import RequestError
-from rerankers.explanation import visible
+from tweetrerank.indexes.methods import METHODS, EngineQuery
+from tweetrerank.pipeline.collections.collection import Collection, IndexPlace
+from tweetrerank.pipeline.collections.named import SAMPLE, find, open_collection
+from tweetrerank.pipeline.collections.topics import read_topics
+from tweetrerank.pipeline.collections.trec import read_qrels
+from tweetrerank.pipeline.ranking import interpolation
+from tweetrerank.pipeline.service.page import page as searching
+from tweetrerank.pipeline.service.page.page import (
+    SearchPage,
+    describe,
+    results,
+    search_request,
+)
+from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.rerankers.explanation import visible
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 MP_HCNN = {"model": "mp_hcnn"}
@@ -49,7 +54,12 @@ def test_what_can_be_chosen(served_page: ServedPage) -> None:
     assert (neural["name"], neural["explains"]) == ("mp_hcnn", "matches")
     assert 0 < neural["weight"] < 1 and "/" not in neural["origin"]
     name = {"name": "fusion", "kind": "fusion", "explains": "contributions"}
-    assert fusion == name | {"has_method": False, "weight": None, "origin": "", "seen": False}
+    assert fusion == name | {
+        "has_method": False,
+        "weight": None,
+        "origin": "",
+        "seen": False,
+    }
     first, topic, *_ = actual["topics"]
     assert first["query_id"] == "10"  # Its ranking shows the gain.
     time = "2012-02-12T16:20:05.020Z"
@@ -57,38 +67,59 @@ def test_what_can_be_chosen(served_page: ServedPage) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_results_have_the_parts_of_the_mixture(served_page: ServedPage, method: str) -> None:
+def test_results_have_the_parts_of_the_mixture(
+    served_page: ServedPage, method: str
+) -> None:
     """For every λ the page's mixture is that of a run, digit for digit."""
-    actual = content_of(served_page, "search", **TOPIC, **MP_HCNN, method=method, hits=50)
+    actual = content_of(
+        served_page, "search", **TOPIC, **MP_HCNN, method=method, hits=50
+    )
     posts = actual["posts"]
     first = {"1": {post["doc_id"]: post["first"] for post in posts}}
     neural = {"1": {post["doc_id"]: post["neural"] for post in posts}}
-    units = [(post["doc_id"], post["neural_unit"], post["first_unit"]) for post in posts]
+    units = [
+        (post["doc_id"], post["neural_unit"], post["first_unit"]) for post in posts
+    ]
     for weight in (0.0, 0.35, 0.99):
-        mixed = {doc_id: weight * new + (1 - weight) * old for doc_id, new, old in units}
-        assert mixed == tuning.interpolate(first, neural, weight)["1"]
+        mixed = {
+            doc_id: weight * new + (1 - weight) * old for doc_id, new, old in units
+        }
+        assert mixed == interpolation.interpolate(first, neural, weight)["1"]
     assert 10 < len(posts) <= 50
     assert (actual["first_stage"], actual["query"]["judged"]) == (method, True)
     assert {method, "mp_hcnn"} < actual["milliseconds"].keys()
-    run = served_page.page.index.search([served_page.page.topics["1"]], METHODS[method](), hits=50)
+    run = served_page.page.index.search(
+        [served_page.page.topics["1"]], METHODS[method](), hits=50
+    )
     assert first == run
     pairs = [(TOPIC["q"], (post["text"], post["url"])) for post in posts]
     expected = models().default.checkpoint.predict(pairs)
-    assert [post["neural"] for post in posts] == pytest.approx(expected.tolist(), abs=1e-5)
+    assert [post["neural"] for post in posts] == pytest.approx(
+        expected.tolist(), abs=1e-5
+    )
     judged = (find("sample").qrels or {})["1"]
     assert all(post["grade"] == judged.get(post["doc_id"]) for post in posts)
     assert all(post["time"] <= actual["query"]["time"] for post in posts)
-    again = content_of(served_page, "search", **TOPIC, **MP_HCNN, method=method, hits=50)
+    again = content_of(
+        served_page, "search", **TOPIC, **MP_HCNN, method=method, hits=50
+    )
     assert (again["kept"], again["posts"]) == (True, posts)
 
 
 def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
     free = content_of(served_page, "search", **MP_HCNN, q="marathon", hits=1000)
-    assert free["query"] == {"q": "marathon", "query_id": None, "time": None, "judged": False}
+    assert free["query"] == {
+        "q": "marathon",
+        "query_id": None,
+        "time": None,
+        "judged": False,
+    }
     times = sorted(post["time"] for post in free["posts"])
     limit = times[len(times) // 2]
     for text in (limit, limit.removesuffix("Z")):
-        limited = content_of(served_page, "search", **MP_HCNN, q="marathon", hits=1000, time=text)
+        limited = content_of(
+            served_page, "search", **MP_HCNN, q="marathon", hits=1000, time=text
+        )
         assert limited["query"]["time"] == limit
         actual = sorted(post["time"] for post in limited["posts"])
         assert actual == [time for time in times if time <= limit]
@@ -97,8 +128,12 @@ def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
     assert all(post["time"] < "2012-02-01" for post in over["posts"])
 
 
-@pytest.mark.parametrize("row", table("bad_page_requests.jsonl"), ids=lambda row: row["problem"])
-def test_refusals_name_their_parameter(served_page: ServedPage, row: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "row", table("bad_page_requests.jsonl"), ids=lambda row: row["problem"]
+)
+def test_refusals_name_their_parameter(
+    served_page: ServedPage, row: dict[str, Any]
+) -> None:
     if row["path"] == "grade":
         response = post_grade(served_page, **row["parameters"])
     else:
@@ -117,9 +152,18 @@ def test_matches_of_posts(served_page: ServedPage) -> None:
         reasons = actual["posts"][post["doc_id"]]
         for part in ("text", "url"):
             assert "".join(text for text, _ in reasons[part]) == visible(post[part])
-        assert [row["label"] for row in reasons["rows"]] == ["harlow", "bay", "marathon", "winner"]
-        assert {len(row["cells"]) for row in reasons["rows"]} == {len(actual["columns"])}
-    best = {text.lower() for text, step in actual["posts"][doc_ids[0]]["text"] if step == 4}
+        assert [row["label"] for row in reasons["rows"]] == [
+            "harlow",
+            "bay",
+            "marathon",
+            "winner",
+        ]
+        assert {len(row["cells"]) for row in reasons["rows"]} == {
+            len(actual["columns"])
+        }
+    best = {
+        text.lower() for text, step in actual["posts"][doc_ids[0]]["text"] if step == 4
+    }
     assert {"harlow", "bay", "marathon"} <= best
 
 
@@ -140,12 +184,16 @@ def test_contributions_to_the_scores_of_a_fusion(served_page: ServedPage) -> Non
         assert "".join(part for part, _ in of_post["text"]) == visible(post["text"])
         same = {part.lower() for part, shade in of_post["text"] if shade == 4}
         assert "marathon" in same and same <= {"harlow", "bay", "marathon", "winner"}
-    assert content_of(served_page, "search", **fusion)["kept"], "a fusion has its own first stage"
+    assert content_of(served_page, "search", **fusion)["kept"], (
+        "a fusion has its own first stage"
+    )
 
 
 def post_grade(served: ServedPage, kind: str = "application/json", **given: str) -> Any:
     headers = {"Content-Type": kind}
-    return requests.post(f"{served.address}/api/grade", params=given, headers=headers, timeout=60)
+    return requests.post(
+        f"{served.address}/api/grade", params=given, headers=headers, timeout=60
+    )
 
 
 def test_grades_are_saved_as_judgments_and_topics(served_page: ServedPage) -> None:
@@ -160,7 +208,10 @@ def test_grades_are_saved_as_judgments_and_topics(served_page: ServedPage) -> No
     post_grade(served_page, **TOPIC, doc_id=free["doc_id"], grade="")
     topics = {topic.query_id: topic for topic in read_topics(grades.topics_path)}
     free_id, known_id = topics
-    assert read_qrels(grades.path) == {free_id: {free["doc_id"]: 2}, "1": {last["doc_id"]: 1}}
+    assert read_qrels(grades.path) == {
+        free_id: {free["doc_id"]: 2},
+        "1": {last["doc_id"]: 1},
+    }
     assert (topics[free_id].text, known_id) == ("Storm damage", "1")
     assert topics["1"] == served_page.page.topics["1"]
     again = content_of(served_page, "search", q="storm damage")["posts"]
@@ -176,7 +227,9 @@ def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
         assert content_of(served_page, "search", **asked)["posts"] == []
 
 
-def test_too_many_waiting_searches_are_refused(served_page: ServedPage, monkeypatch: Patch) -> None:
+def test_too_many_waiting_searches_are_refused(
+    served_page: ServedPage, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(searching, "MOST_WAITING", 0)
     response = get(served_page, "/api/collection")
     assert (response.status_code, response.headers["Retry-After"]) == (429, "1")
@@ -192,7 +245,13 @@ def test_files_of_the_page(path: str, served_page: ServedPage) -> None:
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in policy and headers["Referrer-Policy"] == "no-referrer"
     assert headers["X-Content-Type-Options"] == "nosniff"
-    forbidden = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(")
+    forbidden = (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+    )
     assert not [word for word in (*forbidden, "https://") if word in response.text]
     assert not re.search(r"<[^>]*\s(style|on\w+)=", response.text)
 
@@ -201,14 +260,19 @@ def test_without_a_collection() -> None:
     with client_of() as client:
         assert "--collection" in client.get("/").text
         response = client.get("/api/search")
-        assert response.status_code == 404 and "found no collection" in response.json()["error"]
+        assert (
+            response.status_code == 404
+            and "found no collection" in response.json()["error"]
+        )
 
 
 def test_an_index_without_topics(served_page: ServedPage) -> None:
     collection = open_collection(index=served_page.page.index.directory)
     with closing(SearchPage(collection, dict)) as page:
         assert describe(page)["topics"] == []
-        posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))["posts"]
+        posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))[
+            "posts"
+        ]
         assert posts and not math.isnan(posts[0]["neural"])
 
 
@@ -224,7 +288,9 @@ class OwnQueryCollection(Collection):
             assert isinstance(method, EngineQuery)
             return index.search(topics, METHODS["ql"](), **options)
 
-        return SimpleNamespace(size=index.size, posts=index.posts, id_range=None, search=search)
+        return SimpleNamespace(
+            size=index.size, posts=index.posts, id_range=None, search=search
+        )
 
 
 def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
@@ -234,7 +300,10 @@ def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> N
         description = describe(page)
         assert (description["methods"], description["method"]) == ([], "")
         assert description["clocks"] is False
-        assert [model["name"] for model in description["models"]] == ["window", "mp_hcnn"]
+        assert [model["name"] for model in description["models"]] == [
+            "window",
+            "mp_hcnn",
+        ]
         assert description["topics"][0]["time"] is description["grades_file"] is None
         with pytest.raises(RequestError, match="--grades FILE"):
             page.grade(page.topics["1"], "1", 1)

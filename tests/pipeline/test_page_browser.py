@@ -12,13 +12,20 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
 import pytest
-from helpers.service_samples import HOSTILE, HOSTILE_QUERY, ServedPage, app_of, listening, models
+from helpers.service_samples import (
+    HOSTILE,
+    HOSTILE_QUERY,
+    ServedPage,
+    app_of,
+    listening,
+    models,
+)
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from pipeline.collections.trec import ranked, read_qrels
-from pipeline.ranking import tuning
-from pipeline.service.page.page import SearchPage, search_request
-from rerankers.explanation import visible
+from tweetrerank.pipeline.collections.trec import ranked, read_qrels
+from tweetrerank.pipeline.ranking import interpolation
+from tweetrerank.pipeline.service.page.page import SearchPage, search_request
+from tweetrerank.rerankers.explanation import visible
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -42,7 +49,13 @@ def browser() -> Iterator[Browser]:
 class Tab:
     """A tab at the page; what goes wrong in it ends the test."""
 
-    def __init__(self, browser: Browser, served: ServedPage, size: tuple[int, int], **options: Any):
+    def __init__(
+        self,
+        browser: Browser,
+        served: ServedPage,
+        size: tuple[int, int],
+        **options: Any,
+    ):
         self.served, self.problems, self.requests = served, list[str](), list[str]()
         self.ended: list[str] = []  # URLs of requests
         options |= {"viewport": {"width": size[0], "height": size[1]}}
@@ -74,7 +87,10 @@ class Tab:
 
     @property
     def state(self) -> dict[str, str]:
-        return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).query).items()}
+        return {
+            name: values[0]
+            for name, values in parse_qs(urlsplit(self.page.url).query).items()
+        }
 
     def sees(self, *shown: str, hidden: Sequence[str] = ()) -> None:
         """Wait until elements are visible or hidden; the page is never wider than the tab."""
@@ -82,7 +98,9 @@ class Tab:
             expect(self.page.locator(selector).first).to_be_visible()
         for selector in hidden:
             expect(self.page.locator(selector).first).to_be_hidden()
-        assert not self.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert not self.page.evaluate(
+            "document.documentElement.scrollWidth > innerWidth"
+        )
 
 
 @pytest.fixture
@@ -90,7 +108,9 @@ def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
     """Opens tabs, each with a context of its own; with parameters, until the results are there."""
     opened: list[Tab] = []
 
-    def open_tab(asked: Any = None, size: Any = WIDE, served: Any = served_page, **how: Any) -> Any:
+    def open_tab(
+        asked: Any = None, size: Any = WIDE, served: Any = served_page, **how: Any
+    ) -> Any:
         opened.append(tab := Tab(browser, served, size, **how))
         if asked is not None:
             tab.page.goto(f"{served.address}/?{urlencode(asked)}")
@@ -100,7 +120,11 @@ def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
 
     yield open_tab
     for tab in opened:
-        outside = [url for url in tab.requests if not url.startswith((tab.served.address, "data"))]
+        outside = [
+            url
+            for url in tab.requests
+            if not url.startswith((tab.served.address, "data"))
+        ]
         problems = [*tab.problems, *outside]
         tab.page.close()
         assert not problems
@@ -111,7 +135,7 @@ def expected_order(served: ServedPage, weight: float, **parameters: str) -> list
     result = served.page.search(search_request(served.page, parameters))
     key = result.request.topic.query_id
     first, neural = {key: dict(result.first)}, {key: dict(result.model)}
-    mixed = neural if weight == 1 else tuning.interpolate(first, neural, weight)
+    mixed = neural if weight == 1 else interpolation.interpolate(first, neural, weight)
     return [doc_id for doc_id, _ in ranked(mixed[key])]
 
 
@@ -143,7 +167,9 @@ def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
     tab.sees(hidden=["#results", "#legend", "#start"])
 
 
-def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: ServedPage) -> None:
+def test_a_topic_of_the_collection_shows_its_judgments(
+    tabs: Any, served_page: ServedPage
+) -> None:
     tab, page = tabs({})
     page.get_by_role("link", name="storm Vilma power cuts").click()
     expect(page.locator("#after .post").first).to_be_visible()
@@ -152,12 +178,18 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
     names = ("not relevant", "relevant", "highly relevant")
     for item in page.locator("#after .post").all()[:10]:
         grade = grades.get(item.evaluate("item => item.post.doc_id"))
-        assert item.locator(".badge").all_inner_texts() == ([] if grade is None else [names[grade]])
+        assert item.locator(".badge").all_inner_texts() == (
+            [] if grade is None else [names[grade]]
+        )
     relevant = sum(grades.get(doc_id, 0) > 0 for doc_id in tab.order("after")[:10])
-    expect(page.locator("#after-title")).to_contain_text(f"{relevant} of the first 10 relevant")
+    expect(page.locator("#after-title")).to_contain_text(
+        f"{relevant} of the first 10 relevant"
+    )
 
 
-def test_figures_of_seen_judgments_are_not_shown(tabs: Any, served_page: ServedPage) -> None:
+def test_figures_of_seen_judgments_are_not_shown(
+    tabs: Any, served_page: ServedPage
+) -> None:
     collection, seen = served_page.page.collection, replace(models().default)
     trained_on = {"trained_on": ["mb2011", collection.name]}
     vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=trained_on)
@@ -165,14 +197,23 @@ def test_figures_of_seen_judgments_are_not_shown(tabs: Any, served_page: ServedP
     with closing(page), listening(app_of(page=page)) as address:
         served = served_page._replace(address=address)
         tab, shown = tabs(TOPIC | {"model": "mine"}, served=served)
-        expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
-        expect(shown.locator("#before-title")).to_contain_text("of the first 10 relevant")
+        expect(shown.locator("#after-title")).to_contain_text(
+            "trained on these judgments"
+        )
+        expect(shown.locator("#before-title")).to_contain_text(
+            "of the first 10 relevant"
+        )
         tab.wait()
 
 
-def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPage) -> None:
+def test_the_slider_reorders_without_the_server(
+    tabs: Any, served_page: ServedPage
+) -> None:
     tab, page = tabs(MIXED)
-    before, searches = tab.order("before"), sum("/api/search" in url for url in tab.requests)
+    before, searches = (
+        tab.order("before"),
+        sum("/api/search" in url for url in tab.requests),
+    )
     slider, orders = page.get_by_role("slider"), []
     tuned = float(slider.input_value())
     for weight in (0.0, 0.8, 1.0):
@@ -198,7 +239,9 @@ def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
     tab, page = tabs(TOPIC)
     combined = "several searches combined"
     expect(page.locator("#after-title")).to_contain_text(combined)
-    expect(page.locator("#model option").first).to_have_text(f"best: {combined} (fusion)")
+    expect(page.locator("#model option").first).to_have_text(
+        f"best: {combined} (fusion)"
+    )
     tab.sees(hidden=["#weight", "#method"])
     expect(page.locator("#legend mark").last).to_have_text("same word")
     marks = page.locator("#after .post .text mark.s4").all_text_contents()
@@ -208,7 +251,10 @@ def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
     expect(bars.first).to_be_visible()
     values = [float(text) for text in bars.locator("td.number").all_inner_texts()]
     assert values == sorted(values, reverse=True)
-    widths = [float(rect.get_attribute("width").rstrip("%")) for rect in bars.locator("rect").all()]
+    widths = [
+        float(rect.get_attribute("width").rstrip("%"))
+        for rect in bars.locator("rect").all()
+    ]
     assert widths[0] / widths[1] == pytest.approx(values[0] / values[1], rel=0.01)
     expect(page.locator("#why code", has_text="signal:axiom")).to_be_hidden()
     page.get_by_text("with technical names").click()
@@ -225,7 +271,9 @@ def test_grades_by_button_and_by_key(tabs: Any, served_page: ServedPage) -> None
     page.get_by_role("button", name="1 relevant").click()
     badge = page.locator("#after .post").first.locator(".badge")
     expect(badge).to_have_text("relevant")
-    expect(page.get_by_role("button", name="1 relevant")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="1 relevant")).to_have_attribute(
+        "aria-pressed", "true"
+    )
     page.keyboard.press("2")
     expect(badge).to_have_text("highly relevant")
     expect(page.locator("#after-title")).to_contain_text("1 of the first 10 relevant")
@@ -256,8 +304,13 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
     assert second.state == first.state
     for side in ("before", "after"):
         assert second.order(side) == first.order(side)
-    assert other.locator("#reasons").inner_text() == page.locator("#reasons").inner_text()
-    shown = [other.locator(name).input_value() for name in ("#method", "#hits", "#weight", "#q")]
+    assert (
+        other.locator("#reasons").inner_text() == page.locator("#reasons").inner_text()
+    )
+    shown = [
+        other.locator(name).input_value()
+        for name in ("#method", "#hits", "#weight", "#q")
+    ]
     assert shown == ["rm3", "50", "0.7", TOPIC["q"]]
 
 
@@ -315,7 +368,9 @@ def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
 
     def light(color: str) -> float:
         parts = np.array([*map(int, re.findall(r"\d+", color)[:3])]) / 255
-        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        linear = np.where(
+            parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4
+        )
         return float(linear @ [0.2126, 0.7152, 0.0722])
 
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -327,7 +382,9 @@ def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
             behind = behind.parentElement;
         return [item.className, getComputedStyle(item).color, ground(behind)];
     })"""
-    shown = page.locator("mark, .text, .score, .move, .badge, .quiet, #status, h2, td, th, time")
+    shown = page.locator(
+        "mark, .text, .score, .move, .badge, .quiet, #status, h2, td, th, time"
+    )
     contrasts = {}
     for name, color, behind in shown.evaluate_all(script):
         low, high = sorted((light(color), light(behind)))
@@ -340,10 +397,14 @@ def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
 def test_texts_are_never_markup(model: str, tabs: Any) -> None:
     tab, page = tabs({"q": HOSTILE_QUERY, "model": model})
     for post in HOSTILE:
-        [place] = [n for n, doc_id in enumerate(tab.order("after")) if doc_id == post["id"]]
+        [place] = [
+            n for n, doc_id in enumerate(tab.order("after")) if doc_id == post["id"]
+        ]
         item = page.locator("#after .post").nth(place)
         # As pipeline.explain prints it.
-        assert item.locator(".text").evaluate("text => text.textContent") == visible(post["text"])
+        assert item.locator(".text").evaluate("text => text.textContent") == visible(
+            post["text"]
+        )
         links = item.locator("a").evaluate_all("all => all.map(a => [a.href, a.rel])")
         if post["url"].startswith("http"):
             [(address, relation)] = links
@@ -368,7 +429,9 @@ def test_errors_are_shown(tabs: Any) -> None:
     # The browser itself reports answers that are errors.
     tab.problems = [problem for problem in tab.problems if "422" not in problem]
     page.goto(f"{tab.served.address}/?{urlencode(TOPIC | {'post': '17'})}")
-    expect(page.get_by_role("alert")).to_contain_text("post 17 is not among the results")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "post 17 is not among the results"
+    )
 
 
 def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> None:

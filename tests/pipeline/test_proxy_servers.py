@@ -17,8 +17,8 @@ from helpers.proxy_samples import mixture, post, restored, search, stub_engine
 from helpers.search_grammar import Searches
 from helpers.service_samples import QUERY, app_of, listening
 
-from indexes.engines.client import Engine
-from pipeline.service.proxy.search import SearchDefaults
+from tweetrerank.indexes.engines.client import Engine
+from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
 
 REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "50"))
 """Mutated searches of each engine: ``TWEETRERANK_SEARCHES=20000 python -m pytest
@@ -40,9 +40,15 @@ class Served(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """Options of a request without a client."""
-        options: dict[str, Any] = {"headers": {"content-type": "application/json"}, "timeout": 60}
+        options: dict[str, Any] = {
+            "headers": {"content-type": "application/json"},
+            "timeout": 60,
+        }
         if user := self.credentials.get("TWEETRERANK_ENGINE_USER"):
-            options["auth"] = (user, self.credentials.get("TWEETRERANK_ENGINE_PASSWORD", ""))
+            options["auth"] = (
+                user,
+                self.credentials.get("TWEETRERANK_ENGINE_PASSWORD", ""),
+            )
         return options | {"verify": self.credentials.get("TWEETRERANK_ENGINE_CA", True)}
 
     def client(self, url: str) -> Any:
@@ -63,13 +69,20 @@ class Served(NamedTuple):
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     options: dict[str, Any] = {"defaults": SearchDefaults(seconds=60)}
     if request.param == "stub":
-        with stub_engine() as (url, _), listening(app_of(engine=url, **options)) as proxy:
+        with (
+            stub_engine() as (url, _),
+            listening(app_of(engine=url, **options)) as proxy,
+        ):
             yield Served("stub", url, proxy, "posts", {})
         return
     with running(request.param) as server:
         address = server.address()
         engine = Engine(address)
-        fields = {"contents": {"type": "text"}, "url": {"type": "keyword"}, "n": {"type": "long"}}
+        fields = {
+            "contents": {"type": "text"},
+            "url": {"type": "keyword"},
+            "n": {"type": "long"},
+        }
         body = {"settings": {"number_of_shards": 1}, "mappings": {"properties": fields}}
         engine.request("PUT", f"/{address.index}", body)
         lines = []
@@ -80,7 +93,9 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         options["defaults"] = SearchDefaults(seconds=60, indexes=(address.index,))
         options["ca"] = server.credentials.get("TWEETRERANK_ENGINE_CA")
         with listening(app_of(engine=server.url, **options)) as proxy:
-            yield Served(server.name, server.url, proxy, address.index, server.credentials)
+            yield Served(
+                server.name, server.url, proxy, address.index, server.credentials
+            )
 
 
 @pytest.fixture
@@ -114,14 +129,20 @@ def check(before: Any, actual: Any, window: Any) -> None:
 
 
 PARTS: dict[str, Any] = dict.fromkeys(("track_total_hits", "explain", "version"), True)
-PARTS |= {"aggs": {"most": {"max": {"field": "n"}}}, "highlight": {"fields": {"contents": {}}}}
+PARTS |= {
+    "aggs": {"most": {"max": {"field": "n"}}},
+    "highlight": {"fields": {"contents": {}}},
+}
 SEARCHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "page": {"from": 20, "size": 15},
     "all": {"size": 120},
     "without source": {"_source": False},
     "with fields": {"_source": ["n"], "fields": ["u*"]},
-    "excluded": {"_source": {"excludes": ["contents"]}, "docvalue_fields": ["url", "n"]},
+    "excluded": {
+        "_source": {"excludes": ["contents"]},
+        "docvalue_fields": ["url", "n"],
+    },
     "all parts": {"sort": [{"_score": "desc"}], **PARTS},
 }
 
@@ -166,7 +187,9 @@ def test_every_hit_is_seen_once(real: Served) -> None:
     """By pages of any size, and by the values of a sort that breaks ties."""
     find = partial(real.client(real.proxy).search, index=real.index)
     for size in (7, 30, 100):
-        bodies = [search(**{"from": start, "size": size}) for start in range(0, 120, size)]
+        bodies = [
+            search(**{"from": start, "size": size}) for start in range(0, 120, size)
+        ]
         pages = [find(body=body) for body in bodies]
         shown = [hit["_id"] for page in pages for hit in page["hits"]["hits"]]
         assert len({*shown}) == len(shown) == pages[0]["hits"]["total"]["value"]
@@ -184,25 +207,37 @@ def test_clients_read_what_is_served_alone(real: Served) -> None:
     assert client.count(index=index, body=every)["count"] == 120
     assert client.get(index=index, id="7")["_source"]["n"] == 7
     assert client.exists(index=index, id="7")
-    for docs in ({"ids": ["7", "8"]}, {"docs": [{"_id": "7"}, {"_index": index, "_id": "8"}]}):
+    for docs in (
+        {"ids": ["7", "8"]},
+        {"docs": [{"_id": "7"}, {"_index": index, "_id": "8"}]},
+    ):
         found = client.mget(index=index, body=docs)["docs"]
         assert [doc["_source"]["n"] for doc in found] == [7, 8]
-    assert "n" in client.indices.get_mapping(index=index)[index]["mappings"]["properties"]
+    assert (
+        "n" in client.indices.get_mapping(index=index)[index]["mappings"]["properties"]
+    )
     assert "n" in client.field_caps(index=index, fields="*")["fields"]
     assert client.indices.validate_query(index=index, body=every)["valid"]
     for call in (
         lambda: client.indices.exists(index=other),
         lambda: client.get(index=other, id="7"),
-        lambda: client.mget(index=index, body={"docs": [{"_index": other, "_id": "7"}]}),
+        lambda: client.mget(
+            index=index, body={"docs": [{"_index": other, "_id": "7"}]}
+        ),
         lambda: client.index(index=index, id="x", body={"n": 1}),
         lambda: client.delete(index=index, id="7"),
         lambda: client.indices.delete(index=index),
         lambda: client.cluster.health(),
     ):
-        with pytest.raises(Exception, match=r"403|forbidden|security_exception|Authorization"):
+        with pytest.raises(
+            Exception, match=r"403|forbidden|security_exception|Authorization"
+        ):
             call()
     if real.name == "opensearch3":  # With its module of templates.
-        template = {"source": '{"query":{"match":{"contents":"{{t}}"}}}', "params": {"t": QUERY}}
+        template = {
+            "source": '{"query":{"match":{"contents":"{{t}}"}}}',
+            "params": {"t": QUERY},
+        }
         found = client.search_template(index=index, body=template)
         assert plain(found) == plain(client.search(index=index, body=search()))
 
@@ -210,7 +245,10 @@ def test_clients_read_what_is_served_alone(real: Served) -> None:
 def test_no_search_reads_another_index(real: Served) -> None:
     """Searches of the engine's own grammar: refused, or without a word of the secret index."""
     secret = f"{real.index}-secret"
-    posts = [f'{{"index":{{"_id":"{n}"}}}}\n{{"contents":"xyzzy storm {n}"}}\n' for n in range(9)]
+    posts = [
+        f'{{"index":{{"_id":"{n}"}}}}\n{{"contents":"xyzzy storm {n}"}}\n'
+        for n in range(9)
+    ]
     options = real.options()
     bulk = f"{real.direct}/{secret}/_bulk?refresh"
     SESSION.post(bulk, data="".join(posts), **options).raise_for_status()
@@ -221,7 +259,11 @@ def test_no_search_reads_another_index(real: Served) -> None:
             SESSION.request(method, url + path, data=body.encode(), **options)
             for url in (real.proxy, real.direct)
         )
-        assert "xyzzy" not in answer.text and answer.status_code != 502, (method, path, body)
+        assert "xyzzy" not in answer.text and answer.status_code != 502, (
+            method,
+            path,
+            body,
+        )
         counts[str(answer.status_code)] += 1
         counts["leaks"] += "xyzzy" in plain.text
     assert min(counts["200"], counts["403"]) > REQUESTS
@@ -230,7 +272,9 @@ def test_no_search_reads_another_index(real: Served) -> None:
 
 def test_reranking_in_an_application(served: Served, capsys: Capture) -> None:
     """The lines of the README, with another address and index."""
-    name = "elasticsearch" if served.name in ("stub", "elasticsearch") else "opensearchpy"
+    name = (
+        "elasticsearch" if served.name in ("stub", "elasticsearch") else "opensearchpy"
+    )
     readmes = (ROOT / "README.md", ROOT / "indexes" / "engines" / "README.md")
     text = "".join(path.read_text("utf-8") for path in readmes)
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -253,16 +297,29 @@ def test_mutated_searches_differ_in_order_and_scores_alone(served: Served) -> No
         if made.random.random() < 0.15:  # Changed bytes.
             start = made.random.randrange(len(body))
             end = start + made.random.randrange(4)
-            body = body[:start] + made.random.randbytes(made.random.randrange(4)) + body[end:]
-        compare(served, made.random.choice(["", "", "?size=7", "?from=3&pretty", "?sort=n"]), body)
+            body = (
+                body[:start]
+                + made.random.randbytes(made.random.randrange(4))
+                + body[end:]
+            )
+        compare(
+            served,
+            made.random.choice(["", "", "?size=7", "?from=3&pretty", "?sort=n"]),
+            body,
+        )
 
 
 def compare(served: Served, parameters: str, body: bytes) -> None:
     path, options = f"/{served.index}/_search", served.options()
     before = SESSION.post(served.direct + path + parameters, data=body, **options)
     answer = SESSION.post(served.proxy + path + parameters, data=body, **options)
-    if "found no JSON object that can be read" in answer.text or answer.status_code == 403:
-        assert answer.status_code == (403 if "does not pass here" in answer.text else 400)
+    if (
+        "found no JSON object that can be read" in answer.text
+        or answer.status_code == 403
+    ):
+        assert answer.status_code == (
+            403 if "does not pass here" in answer.text else 400
+        )
         return
     assert answer.status_code == before.status_code, answer.text
     if before.status_code != 200:
@@ -278,10 +335,16 @@ def compare(served: Served, parameters: str, body: bytes) -> None:
     given = {"from": 0, "size": 10} | content | given
     start, size = int(given["from"]), int(given["size"])
     content |= {"from": 0, "size": max(WINDOW, start + size)}
-    check(expected, actual, SESSION.post(served.direct + path, json=content, **options).json())
+    check(
+        expected,
+        actual,
+        SESSION.post(served.direct + path, json=content, **options).json(),
+    )
 
 
 def plain_error(content: Any) -> Any:
     """An error, without what differs from one to the next."""
     error = content.get("error")
-    return content.get("status"), error.get("type") if isinstance(error, dict) else error
+    return content.get("status"), error.get("type") if isinstance(
+        error, dict
+    ) else error

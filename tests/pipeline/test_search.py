@@ -11,14 +11,16 @@ from helpers.data_samples import write_microblog
 from helpers.index_samples import write_lines
 from helpers.processes import run_python
 
-from indexes.index import LuceneIndex
-from indexes.posts import Post
-from pipeline.collections import named
-from pipeline.collections.trec import read_run
+from tweetrerank.indexes.lucene_index import LuceneIndex
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.trec import read_run
 
 
 @pytest.fixture
-def search(command: Command, pools: None, tmp_path: Path, monkeypatch: Patch) -> Command:
+def search(
+    command: Command, pools: None, tmp_path: Path, monkeypatch: Patch
+) -> Command:
     """Runs ``pipeline.search --topics`` on the CPU in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return partial(command, "search", "--device", "cpu", "--topics")
@@ -26,8 +28,12 @@ def search(command: Command, pools: None, tmp_path: Path, monkeypatch: Patch) ->
 
 def measures(output: str) -> dict[str, tuple[float, float, str]]:
     """Row name -> AP, P@30 and the file, of the table that a search prints."""
-    rows = re.findall(r"^(.+?)  +(\d\.\d+) +(\d\.\d+) +\S+(?: +-> (.*))?$", output, re.M)
-    return {name: (float(ap), float(precision), file) for name, ap, precision, file in rows}
+    rows = re.findall(
+        r"^(.+?)  +(\d\.\d+) +(\d\.\d+) +\S+(?: +-> (.*))?$", output, re.M
+    )
+    return {
+        name: (float(ap), float(precision), file) for name, ap, precision, file in rows
+    }
 
 
 def test_the_whole_pipeline_is_shown(search: Command) -> None:
@@ -38,7 +44,16 @@ def test_the_whole_pipeline_is_shown(search: Command) -> None:
     assert result.out.splitlines()[0].split()[-3:] == ["AP", "P@30", "ms/topic"]
     found, mixed = measures(result.out), "mp_hcnn + ql (λ = 0.35)"
     averaged = "mean of min-max scores"
-    assert [*found] == ["ql", "mp_hcnn", mixed, "bm25", "rm3", "axiom", averaged, "fusion"]
+    assert [*found] == [
+        "ql",
+        "mp_hcnn",
+        mixed,
+        "bm25",
+        "rm3",
+        "axiom",
+        averaged,
+        "fusion",
+    ]
     assert all(0 < value <= 1 for row in found.values() for value in row[:2])
     assert found["ql"] < min(found[mixed], found["fusion"])
     ceilings = {t.query_id: int(t.max_doc_id or 0) for t in named.find("sample").topics}
@@ -66,7 +81,9 @@ def test_ones_own_posts_with_strange_texts(search: Command, command: Command) ->
     assert "pipeline.index --posts" in search(topics, code=2).err
     command("index", "--posts", posts, "--index", "index", code=0)
     result = search(topics, "--index", "index", "--output", "run", code=0)
-    assert {q: set(s) for q, s in read_run("run").items()} == {"1": {"a", "d", "e", "f"}}
+    assert {q: set(s) for q, s in read_run("run").items()} == {
+        "1": {"a", "d", "e", "f"}
+    }
     assert "no judgments" in result.out and "\x00" not in result.out
 
 
@@ -100,7 +117,10 @@ def test_own_posts(command: Command, tmp_path: Path) -> None:
     done = command("index", *given, "--index", place, code=0)
     first, second = done.out.splitlines()
     assert first.startswith("3 posts (1 empty) in ") and first.endswith(" posts/s")
-    assert (second, done.err) == (f"index: {place}", "")  # no progress bar, no words of Java's
+    assert (second, done.err) == (
+        f"index: {place}",
+        "",
+    )  # no progress bar, no words of Java's
     with LuceneIndex.open(place, files) as opened:
         assert opened.posts.get_many(["30"]) == {"30": Post("30", "alpha bravo")}
         words = ["python", "-m", "pipeline.index", *given, "--index", str(place)]

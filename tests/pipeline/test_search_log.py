@@ -21,14 +21,14 @@ from helpers.proxy_samples import search, stub_engine
 from helpers.service_samples import QUERY, running
 from starlette.testclient import TestClient
 
-from pipeline.collections.clicks import CHALLENGER, CHAMPION
-from pipeline.collections.trec import read_qrels
-from pipeline.compare import evidence
-from pipeline.service.app import MOST_EVENTS
-from pipeline.service.log import SearchLog, team_draft
-from pipeline.service.models import Models
-from pipeline.service.proxy.search import SearchDefaults
-from pipeline.service.requests import RequestError
+from tweetrerank.pipeline.collections.click_log import CHALLENGER, CHAMPION
+from tweetrerank.pipeline.collections.trec import read_qrels
+from tweetrerank.pipeline.compare import evidence
+from tweetrerank.pipeline.service.app import MOST_EVENTS
+from tweetrerank.pipeline.service.log import SearchLog, team_draft
+from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
+from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.pipeline.service.served_models import Models
 
 
 @pytest.fixture(scope="module")
@@ -38,35 +38,71 @@ def engine() -> Iterator[str]:
 
 
 @contextmanager
-def client_of(url: str, log: SearchLog, *keys: str, challenger: str = "") -> Iterator[TestClient]:
+def client_of(
+    url: str, log: SearchLog, *keys: str, challenger: str = ""
+) -> Iterator[TestClient]:
     served = Models(["mp_hcnn"], 10**6, challenger=challenger) if challenger else None
-    more = {"engine": url, "defaults": SearchDefaults(seconds=60, reads_ubi=True), "log": log}
-    with closing(log), service_samples.client_of(keys=keys, models=served, **more) as client:
+    more = {
+        "engine": url,
+        "defaults": SearchDefaults(seconds=60, reads_ubi=True),
+        "log": log,
+    }
+    with (
+        closing(log),
+        service_samples.client_of(keys=keys, models=served, **more) as client,
+    ):
         yield client
 
 
 def click(search_id: str, object_id: Any, **more: Any) -> dict[str, Any]:
     attributes = {"object": {"object_id": object_id}, "position": {"ordinal": 1}}
-    event = {"action_name": "click", "query_id": search_id, "event_attributes": attributes}
+    event = {
+        "action_name": "click",
+        "query_id": search_id,
+        "event_attributes": attributes,
+    }
     return event | {"message": "kept nowhere", **more}
 
 
 def logged(folder: Path, is_event: bool = False) -> list[dict[str, Any]]:
     lines = [line for path in folder.glob("*.jsonl") for line in path.open()]
-    return [record for record in map(json.loads, lines) if ("action_name" in record) is is_event]
+    return [
+        record
+        for record in map(json.loads, lines)
+        if ("action_name" in record) is is_event
+    ]
 
 
-def test_from_searches_to_judgments(engine: str, tmp_path: Path, command: Command) -> None:
+def test_from_searches_to_judgments(
+    engine: str, tmp_path: Path, command: Command
+) -> None:
     """The walk of the README."""
     log = tmp_path / "log"
-    more = ("--log", log, "--log-queries", "plain", "--challenger", "mp_hcnn", "--share", "1")
+    more = (
+        "--log",
+        log,
+        "--log-queries",
+        "plain",
+        "--challenger",
+        "mp_hcnn",
+        "--share",
+        "1",
+    )
     more += ("--engine", engine, "--engine-index", "posts", "--threads", "1")
     with running(*more, "--rerank-timeout", "60") as service:
         for number in range(3):
-            answer = service.post(search(f"{QUERY} {number}", size=10), "/posts/_search")
+            answer = service.post(
+                search(f"{QUERY} {number}", size=10), "/posts/_search"
+            )
             shown = [hit["_id"] for hit in answer.json()["hits"]["hits"]]
-            events = [click(answer.headers["x-search-id"], shown[place]) for place in (1, 3, 3)]
-            assert service.post(events, "/events").json() == {"accepted": 3, "unknown": 0}
+            events = [
+                click(answer.headers["x-search-id"], shown[place])
+                for place in (1, 3, 3)
+            ]
+            assert service.post(events, "/events").json() == {
+                "accepted": 3,
+                "unknown": 0,
+            }
         service.process.send_signal(signal.SIGTERM)
         service.process.wait(30)
     assert stat.S_IMODE(log.stat().st_mode) == 0o700
@@ -83,7 +119,9 @@ def test_from_searches_to_judgments(engine: str, tmp_path: Path, command: Comman
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_logs_of_searches(engine: str, tmp_path: Path, is_plain: bool, command: Command) -> None:
+def test_logs_of_searches(
+    engine: str, tmp_path: Path, is_plain: bool, command: Command
+) -> None:
     with client_of(engine, SearchLog(tmp_path, is_plain)) as client:
         long = f"{QUERY}  {'storm ' * 300}"
         answer = client.post("/posts/_search", json=search(long, size=5))
@@ -91,16 +129,27 @@ def test_logs_of_searches(engine: str, tmp_path: Path, is_plain: bool, command: 
         assert answer.json()["ext"] == {"tweetrerank": {"search_id": search_id}}
         shown = [hit["_id"] for hit in answer.json()["hits"]["hits"]]
         events = [click(search_id, shown[1]), click(search_id, 7), click("other", "x")]
-        assert client.post("/events", json=events).json() == {"accepted": 2, "unknown": 1}
-        assert client.post("/events", json=click(search_id, shown[2])).status_code == 200
+        assert client.post("/events", json=events).json() == {
+            "accepted": 2,
+            "unknown": 1,
+        }
+        assert (
+            client.post("/events", json=click(search_id, shown[2])).status_code == 200
+        )
         for forged in ("a.b", search_id[:-1] + "_", search_id.partition(".")[0]):
-            assert client.post("/events", json=click(forged, shown[0])).status_code == 422
+            assert (
+                client.post("/events", json=click(forged, shown[0])).status_code == 422
+            )
         metrics = client.get("/metrics").text
         assert 'tweetrerank_log_lines{outcome="unknown"} 4.0' in metrics
         assert 'tweetrerank_log_lines{outcome="dropped"} 0.0' in metrics
     [record] = logged(tmp_path)
     assert record["query_response_hit_ids"] == shown
-    assert (record["index"], record["model"], record["start"]) == ("posts", "mp_hcnn", 0)
+    assert (record["index"], record["model"], record["start"]) == (
+        "posts",
+        "mp_hcnn",
+        0,
+    )
     attributes = [event["event_attributes"] for event in logged(tmp_path, True)]
     assert [of["object"]["object_id"] for of in attributes] == [shown[1], "7", shown[2]]
     text = "".join(path.read_text() for path in tmp_path.glob("*.jsonl"))
@@ -124,18 +173,33 @@ def test_ubi_is_understood(engine: str, tmp_path: Path) -> None:
         for name in ("mine", signed):
             assert client.post("/events", json=click(name, "1")).status_code == 200
         further = search(ext={"ubi": ubi | {"query_id": signed}}, **{"from": 10})
-        assert client.post("/posts/_search", json=further).headers["x-search-id"] == signed
+        assert (
+            client.post("/posts/_search", json=further).headers["x-search-id"] == signed
+        )
         every = {"query": {"match_all": {}}, "ext": {"ubi": ubi}}
-        assert client.post("/posts/_search", json=every).headers["x-reranked"] == "false"
+        assert (
+            client.post("/posts/_search", json=every).headers["x-reranked"] == "false"
+        )
         several = "{}\n" + json.dumps(search(ext={"ubi": ubi})) + "\n"
-        assert client.post("/posts/_msearch", content=several).json()["responses"][0]["ext"] == ext
+        assert (
+            client.post("/posts/_msearch", content=several).json()["responses"][0][
+                "ext"
+            ]
+            == ext
+        )
         wrong = client.post("/posts/_search", json=search(ext={"ubi": {"query_id": 3}}))
         assert wrong.status_code == 400 and "ext.ubi.query_id" in wrong.text
     assert {record["query_id"] for record in logged(tmp_path)} == {"mine"}
 
 
 def test_wrong_events_are_refused(engine: str, tmp_path: Path) -> None:
-    wrong = [{"action_name": "click"}, {"query_id": "a"}, [3], click("a", "b"), click("a", [2])]
+    wrong = [
+        {"action_name": "click"},
+        {"query_id": "a"},
+        [3],
+        click("a", "b"),
+        click("a", [2]),
+    ]
     wrong += [click("a" * 600, "b"), [click("KNOWN", "b"), click("KNOWN", "b" * 600)]]
     bodies = [(json.dumps(body), 422) for body in wrong]
     bodies += [("{", 400), (json.dumps([click("KNOWN", "b")] * (MOST_EVENTS + 1)), 400)]
@@ -148,14 +212,21 @@ def test_wrong_events_are_refused(engine: str, tmp_path: Path) -> None:
         for body, status in bodies:
             content = body.replace("KNOWN", search_id)
             answer = client.post("/events", content=content, headers=headers)
-            assert (answer.status_code, {*answer.json()}) == (status, {"error"}), body[:1000]
+            assert (answer.status_code, {*answer.json()}) == (status, {"error"}), body[
+                :1000
+            ]
     assert not logged(tmp_path, True)
 
 
-def test_all_pages_of_a_search_are_one_list(engine: str, tmp_path: Path, command: Command) -> None:
+def test_all_pages_of_a_search_are_one_list(
+    engine: str, tmp_path: Path, command: Command
+) -> None:
     """A click on a post of the challenger is a win of it."""
     with client_of(engine, SearchLog(tmp_path, share=1), challenger="window") as client:
-        bodies = [search(ext={"ubi": {"query_id": "mine"}}, **{"from": n}) for n in (0, 10, 10)]
+        bodies = [
+            search(ext={"ubi": {"query_id": "mine"}}, **{"from": n})
+            for n in (0, 10, 10)
+        ]
         pages = [client.post("/posts/_search", json=body).json() for body in bodies]
         hits = [hit for page in pages[:2] for hit in page["hits"]["hits"]]
         assert len({hit["_id"] for hit in hits}) == 20
@@ -168,7 +239,9 @@ def test_all_pages_of_a_search_are_one_list(engine: str, tmp_path: Path, command
     assert pages[1] == pages[2]
     teams = [team for page in records[:2] for team in page["teams"]]
     assert {CHAMPION, CHALLENGER} <= {*teams}
-    shown = [doc_id for page in records[:2] for doc_id in page["query_response_hit_ids"]]
+    shown = [
+        doc_id for page in records[:2] for doc_id in page["query_response_hit_ids"]
+    ]
     wanted = shown[teams.index(CHALLENGER)]
     with next(tmp_path.glob("*.jsonl")).open("a") as stream:
         for event in (click("mine", wanted), click("lost", "1")):
@@ -182,14 +255,19 @@ def test_all_pages_of_a_search_are_one_list(engine: str, tmp_path: Path, command
 WRITER = """
 import sys, time
 from pathlib import Path
-from pipeline.service.log import SearchLog
+from tweetrerank.pipeline.service.log import SearchLog
 log = SearchLog(Path(sys.argv[1]))
 for number in range(int(sys.argv[2])):
     log.write([{"query_id": str(number), "time": time.time(), "action_name": "click"}])
     print(time.time(), flush=True)
     time.sleep(.002)
 """
-PAGE = {"query_response_hit_ids": ["1", "2"], "teams": [1, 2], "version": "a", "challenger": "b"}
+PAGE = {
+    "query_response_hit_ids": ["1", "2"],
+    "teams": [1, 2],
+    "version": "a",
+    "challenger": "b",
+}
 OLD, OLDER, NEW = "2020-03-01", "2020-01-01", "2999-01-01"
 DAYS = [([OLDER, OLD, NEW], [OLD, NEW]), ([OLDER], [OLDER]), ([NEW], [NEW])]
 
@@ -207,8 +285,13 @@ def test_a_killed_service_loses_the_last_second_at_most(tmp_path: Path) -> None:
 
 def test_a_full_disk_costs_lines(tmp_path: Path) -> None:
     """A limit on the size of files stands for it; whole lines alone are kept, others counted."""
-    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n" + WRITER
-    code = limited + "\nlog.close()\nprint(log.counts['written'], log.counts['dropped'])"
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
+        + WRITER
+    )
+    code = (
+        limited + "\nlog.close()\nprint(log.counts['written'], log.counts['dropped'])"
+    )
     done = run_python("-c", code, tmp_path, 300)
     written, dropped = map(int, done.stdout.splitlines()[-1].split())
     assert dropped and written + dropped == 300
@@ -219,8 +302,10 @@ def test_a_full_disk_costs_lines(tmp_path: Path) -> None:
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: Patch) -> None:
     log, can_write = SearchLog(tmp_path), threading.Event()
     append = log._append
-    monkeypatch.setattr(log, "_append", lambda *lines: (can_write.wait(), append(*lines)))
-    monkeypatch.setattr("pipeline.service.log.MOST_WAITING", 50_000)
+    monkeypatch.setattr(
+        log, "_append", lambda *lines: (can_write.wait(), append(*lines))
+    )
+    monkeypatch.setattr("tweetrerank.pipeline.service.log.MOST_WAITING", 50_000)
     for number in range(100):
         log.search({"query_id": f"{number}"}, "storm", "127.0.0.1", is_named=True)
     assert 50 < log.counts["dropped"] < 100
@@ -251,13 +336,20 @@ def test_a_client_has_one_vote_for_a_search(tmp_path: Path, command: Command) ->
     log = SearchLog(tmp_path)
     for number in range(30):
         search_id, client = f"{number}", f"10.0.0.{max(0, number - 20)}"
-        log.search(PAGE | {"query_id": search_id}, " Storm"[number % 2 :], client, is_named=True)
+        log.search(
+            PAGE | {"query_id": search_id},
+            " Storm"[number % 2 :],
+            client,
+            is_named=True,
+        )
         if number % 5:
             log.events([click(search_id, "2")] * 3)
     log.close()
     done = command("compare", tmp_path)
     assert (done.code, done.err) == (0, "")
-    assert re.search(r"^champion a, challenger b\n.*\n +30 +20 +1 +9 +0 +0$", done.out, re.M)
+    assert re.search(
+        r"^champion a, challenger b\n.*\n +30 +20 +1 +9 +0 +0$", done.out, re.M
+    )
 
 
 @pytest.mark.slow
@@ -267,7 +359,9 @@ def test_a_large_log_is_compared_in_little_memory(tmp_path: Path) -> None:
             name = f"{number:032x}"
             lines = PAGE | {"query_id": name}, click(name, "2")
             stream.writelines(f"{json.dumps(line)}\n" for line in lines)
-    code = "import sys; from pipeline.compare import *; main(Options(Path(sys.argv[1])))"
+    code = (
+        "import sys; from pipeline.compare import *; main(Options(Path(sys.argv[1])))"
+    )
     code += "; print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
     done = run_python("-c", f"import re; {code}", tmp_path)
     assert re.search(r"\n +50,000 +0 +0 +50,000 ", done.stdout), done.stderr
@@ -283,7 +377,9 @@ def test_team_draft() -> None:
         assert teams.count(CHAMPION) == teams.count(CHALLENGER) == 2
     # Users who click without reading prefer nobody.
     assert 150 < [order[2] for order, _ in drafts].count(5) < 250
-    assert team_draft(champion, challenger, "x") == team_draft(champion, challenger, "x")
+    assert team_draft(champion, challenger, "x") == team_draft(
+        champion, challenger, "x"
+    )
     assert team_draft(champion, champion, "x") == (champion, [0] * 6)
 
 

@@ -23,31 +23,75 @@ import pytest
 from conftest import Patch
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
-from pipeline.service.connections import Connection
+from tweetrerank.pipeline.service.connections import Connection
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
 """Requests between two looks at memory and at the scores of a valid request."""
 SLOWEST = 5.0
 """Seconds for a response; requests of 2,000 documents and of 1 MB are among those at once."""
-EXPECTED = {200, 307, 400, 401, 404, 405, 408, 411, 413, 414, 415, 422, 424, 429, 431, 503, 504}
+EXPECTED = {
+    200,
+    307,
+    400,
+    401,
+    404,
+    405,
+    408,
+    411,
+    413,
+    414,
+    415,
+    422,
+    424,
+    429,
+    431,
+    503,
+    504,
+}
 # Fields of other types are those of test_service_errors.
 SPECIAL = [
     *(b"[" * 3000 + b"]" * 3000, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 100_000),
-    *(b"1e999999", b"9" * 20_000, b"NaNaN", b'"\\ud83d\\ud83d\\u0000\\udc00"', b'"\xff\xfe\xc0"'),
+    *(
+        b"1e999999",
+        b"9" * 20_000,
+        b"NaNaN",
+        b'"\\ud83d\\ud83d\\u0000\\udc00"',
+        b'"\xff\xfe\xc0"',
+    ),
 ]
 """JSON, or none, in place of a value."""
 PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
 OTHER_PATHS = [
     *("/", "/info", "/health", "/metrics", "/openapi.json", "/models", "/rerank/"),
-    *("//rerank", "/%72erank", "/rerank?x=%ff", "/../rerank", "/page.css/../../x", "/" * 999),
-    *("/api/search?q=x", "/page.css/%2e%2e/app.py", "*", "http://other/rerank", "/\xff"),
+    *(
+        "//rerank",
+        "/%72erank",
+        "/rerank?x=%ff",
+        "/../rerank",
+        "/page.css/../../x",
+        "/" * 999,
+    ),
+    *(
+        "/api/search?q=x",
+        "/page.css/%2e%2e/app.py",
+        "*",
+        "http://other/rerank",
+        "/\xff",
+    ),
 ]
 METHODS = ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "post", "X"]
 SMALL = 10_000
 """Bytes of a body that nobody reads: after a large one the response is lost with the connection."""
 LENGTHS = ["-1", "x", "", "99999999999", "+3", "0"]
-TYPES = ["", "text/plain", "application/json; charset=utf-16", "a/b+json", ";", "é" * 99]
+TYPES = [
+    "",
+    "text/plain",
+    "application/json; charset=utf-16",
+    "a/b+json",
+    ";",
+    "é" * 99,
+]
 HEADERS: dict[str, Sequence[str]] = {
     "Content-Type": [*TYPES, "multipart/form-data"],
     "Content-Encoding": ["gzip", "br", "identity", "x"],
@@ -67,7 +111,9 @@ def body_of(chance: random.Random) -> bytes:
     if chance.random() < 0.02:
         documents[0] = "long " * chance.choice((50_000, 200_000, 1_700_000))
     content: dict[str, object] = {"query": QUERY, "documents": documents}
-    body = json.dumps(content, ensure_ascii=chance.random() < 0.5).encode(errors="surrogatepass")
+    body = json.dumps(content, ensure_ascii=chance.random() < 0.5).encode(
+        errors="surrogatepass"
+    )
     if chance.random() < 0.2:
         body = body.replace(json.dumps(QUERY).encode(), chance.choice(SPECIAL))
     if chance.random() < 0.3:
@@ -81,7 +127,13 @@ def request(number: int) -> tuple[bytes, bool]:
     """Bytes of request ``number``, every fourth one strange as HTTP; without a response, the
     connection may end if they are no HTTP, False."""
     chance = random.Random(number)
-    method, path, body, tail, is_http = "POST", chance.choice(PATHS), body_of(chance), b"", True
+    method, path, body, tail, is_http = (
+        "POST",
+        chance.choice(PATHS),
+        body_of(chance),
+        b"",
+        True,
+    )
     kind = chance.randrange(44)
     body = body[:SMALL] if kind in (1, 2) else body
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -175,21 +227,29 @@ def test_silent_connections_are_closed(port: int, monkeypatch: Patch) -> None:
         for number in range(10):  # Slowly, and never to its end.
             with suppress(ConnectionError):
                 silent[-1].sendall(HEAD if not number else b"X")
-            assert httpx.get(f"http://127.0.0.1:{port}/info", timeout=5).status_code == 200
+            assert (
+                httpx.get(f"http://127.0.0.1:{port}/info", timeout=5).status_code == 200
+            )
             time.sleep(0.2)
         assert [received(each, 0.1, bytearray()) for each in silent] == [b""] * 40
 
 
-def test_connections_of_a_client_are_bounded_if_wanted(port: int, monkeypatch: Patch) -> None:
+def test_connections_of_a_client_are_bounded_if_wanted(
+    port: int, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(Connection, "most_of_client", 3)
     with ExitStack() as stack:
         opened = []
         for _ in range(5):
-            opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
+            opened.append(
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            )
             time.sleep(0.05)
         for connection in opened[3:]:
             assert received(connection, 5, bytearray()) == b""
-        opened[0].sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        opened[0].sendall(
+            b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
         assert received(opened[0], 5, bytearray()).startswith(b"HTTP/1.1 200")
 
 
@@ -202,7 +262,9 @@ def memory() -> int:
 def test_no_request_is_a_mistake_of_ours(port: int) -> None:
     def scores() -> object:
         body = {"query": QUERY, "texts": TEXTS[:2]}
-        return httpx.post(f"http://127.0.0.1:{port}/rerank", json=body, timeout=60).json()
+        return httpx.post(
+            f"http://127.0.0.1:{port}/rerank", json=body, timeout=60
+        ).json()
 
     before, statuses, mistakes, used = scores(), Counter[int](), [], []
     with ThreadPoolExecutor(8) as pool:

@@ -17,16 +17,29 @@ from helpers import service_samples
 from helpers.index_samples import table
 from helpers.processes import ROOT, run_program, run_python
 from helpers.reranking_samples import AWKWARD, all_pairs
-from helpers.service_samples import QUERY, TEXTS, WIRES, GatedScorer, Wire, client_of, scored_by
+from helpers.service_samples import (
+    QUERY,
+    TEXTS,
+    WIRES,
+    GatedScorer,
+    Wire,
+    client_of,
+    scored_by,
+)
 from httpx import Response
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from pipeline.service import models as serving
-from pipeline.service.app import Service, build, reloading
-from pipeline.service.models import Queue
-from pipeline.service.requests import LOG, JsonFormatter, Limits, RequestError
-from rerankers.errors import RerankerError
+from tweetrerank.pipeline.service import served_models as serving
+from tweetrerank.pipeline.service.app import Service, build, reloading
+from tweetrerank.pipeline.service.requests import (
+    LOG,
+    JsonFormatter,
+    Limits,
+    RequestError,
+)
+from tweetrerank.pipeline.service.served_models import Queue
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 JSON = {"content-type": "application/json"}
 KEY = "correct-horse"
@@ -46,12 +59,17 @@ def wire(request: pytest.FixtureRequest) -> Wire:
 def message_of(wire: Wire, response: Response) -> str:
     """The text of an error, whose shape is that of the format."""
     content = response.json()
-    assert response.headers["content-type"] == "application/json" and set(content) == wire.error
+    assert (
+        response.headers["content-type"] == "application/json"
+        and set(content) == wire.error
+    )
     return str(content.get("error", content.get("message", content.get("detail"))))
 
 
 @pytest.mark.parametrize(("documents", "problem"), table("bad_documents.jsonl"))
-def test_wrong_documents(client: TestClient, wire: Wire, documents: Any, problem: str) -> None:
+def test_wrong_documents(
+    client: TestClient, wire: Wire, documents: Any, problem: str
+) -> None:
     status = wire.wrong
     if "documents" in problem:
         status = 422 if documents and wire is WIRES["tei"] else 400
@@ -95,9 +113,13 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
     assert client.get("/rerank").headers["allow"] == "POST"
 
 
-def test_a_slash_at_the_end_of_a_path_changes_nothing(client: TestClient, wire: Wire) -> None:
+def test_a_slash_at_the_end_of_a_path_changes_nothing(
+    client: TestClient, wire: Wire
+) -> None:
     paths, body = (wire.path, f"{wire.path}/"), wire.body()
-    answers = [client.post(path, json=body, follow_redirects=False).json() for path in paths]
+    answers = [
+        client.post(path, json=body, follow_redirects=False).json() for path in paths
+    ]
     assert wire.results_of(answers[0]) == wire.results_of(answers[1])
     assert wire.documents in message_of(wire, client.post(paths[1], json=wire.body(5)))
 
@@ -125,14 +147,27 @@ def test_escaped_backslashes_are_no_surrogates(client: TestClient) -> None:
 
 def test_keys(wire: Wire) -> None:
     with client_of(keys=[KEY, "second"]) as client:
-        for header in ("", KEY, f"Basic {KEY}", f"Bearer {KEY}x", "Bearer ", "Bearer é"):
+        for header in (
+            "",
+            KEY,
+            f"Basic {KEY}",
+            f"Bearer {KEY}x",
+            "Bearer ",
+            "Bearer é",
+        ):
             headers = {"authorization": header.encode("latin-1")} if header else {}
             answer = client.post(wire.path, json=wire.body(), headers=headers)
-            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (
+                401,
+                "Bearer",
+            )
             assert KEY not in answer.text
         for header in (f"Bearer {KEY}", f"bearer {KEY}", "Bearer second"):
             headers = {"authorization": header.encode()}
-            assert client.post(wire.path, json=wire.body(), headers=headers).status_code == 200
+            assert (
+                client.post(wire.path, json=wire.body(), headers=headers).status_code
+                == 200
+            )
         for path in ("/", "/health", "/ping", "/metrics", "/openapi.json"):
             assert client.get(path).status_code == 200
         assert client.get("/openapi.json").json()["security"] == [{"key": []}]
@@ -152,18 +187,27 @@ def test_names_of_the_service() -> None:
 def test_pages_of_other_sites_need_leave() -> None:
     headers = {"origin": "https://a.org", "access-control-request-method": "POST"}
     headers["access-control-request-headers"] = "authorization,content-type"
-    for origins, status in (((), 401), (("https://a.org",), 200), (("https://b.org",), 400)):
+    for origins, status in (
+        ((), 401),
+        (("https://a.org",), 200),
+        (("https://b.org",), 400),
+    ):
         with client_of(origins=origins, keys=[KEY]) as client:
             asked = client.options("/v1/rerank", headers=headers)
             sent = client.get("/health", headers={"origin": "https://a.org"})
-            allowed = {"access-control-allow-origin"} & {*asked.headers} & {*sent.headers}
+            allowed = (
+                {"access-control-allow-origin"} & {*asked.headers} & {*sent.headers}
+            )
             assert (asked.status_code, bool(allowed)) == (status, status == 200)
 
 
 def test_requests_of_a_client_are_bounded_if_wanted() -> None:
     with client_of(rate=3) as client:
         statuses = [client.get("/info").status_code for _ in range(5)]
-        assert statuses == [200, 200, 200, 429, 429] and client.get("/health").status_code == 200
+        assert (
+            statuses == [200, 200, 200, 429, 429]
+            and client.get("/health").status_code == 200
+        )
         time.sleep(0.4)
         assert client.get("/info").status_code == 200
 
@@ -176,7 +220,11 @@ def test_a_body_of_millions_of_values_is_refused_at_once() -> None:
             (b'{"query": "a", "documents": [%b[]]}' % many, 422),
             (b'{"query": "a", "documents": [%b""]}' % (b'"",' * 2_000_000), 400),
             (b'{"query": "a", "documents": ["a"], "x": %b}' % (b"[" * 4_000_000), 400),
-            (b'{"query": "a", "documents": ["a"], "rank_fields": [%b""]}' % (b'"a",' * 999), 422),
+            (
+                b'{"query": "a", "documents": ["a"], "rank_fields": [%b""]}'
+                % (b'"a",' * 999),
+                422,
+            ),
         ):
             started = time.perf_counter()
             assert opened.post("/v2/rerank", content=body).status_code == status
@@ -185,7 +233,7 @@ def test_a_body_of_millions_of_values_is_refused_at_once() -> None:
 
 HANG = """
 import asyncio, time, sys
-from pipeline.service import app
+from tweetrerank.pipeline.service import app
 app.HANGS = 1.0
 async def main():
     asyncio.get_running_loop().call_later(0.5, time.sleep, 30)
@@ -220,7 +268,9 @@ def test_reloads_are_one_at_a_time_and_one_waits() -> None:
 
 def test_request_ids(client: TestClient) -> None:
     for given in ("abc-123", "x" * 128, "", "a b", "x" * 129):
-        made = client.get("/health", headers={"x-request-id": given}).headers["x-request-id"]
+        made = client.get("/health", headers={"x-request-id": given}).headers[
+            "x-request-id"
+        ]
         assert made and (made == given) == (given in ("abc-123", "x" * 128)), given
 
 
@@ -229,15 +279,25 @@ def lines_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [line for line in map(json.loads, written) if "request_id" in line]
 
 
-def test_logs_have_no_texts(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_have_no_texts(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", LOG.name)
     wire = WIRES["tei"]
     client.post(wire.path, json=wire.body(), headers={"x-request-id": "find-me"})
     client.post(wire.path, json={"query": "secret", "texts": [5]})
     good, bad = lines_of(caplog)
-    expected = {"request_id": "find-me", "format": "tei", "model": "mp_hcnn", "status": 200}
+    expected = {
+        "request_id": "find-me",
+        "format": "tei",
+        "model": "mp_hcnn",
+        "status": 200,
+    }
     expected |= {"path": "/rerank", "documents": len(TEXTS)}
-    assert good.items() >= (expected | {"characters": sum(map(len, [QUERY, *TEXTS]))}).items()
+    assert (
+        good.items()
+        >= (expected | {"characters": sum(map(len, [QUERY, *TEXTS]))}).items()
+    )
     assert good["total_ms"] >= good["inference_ms"] >= 0 and QUERY not in str(good)
     assert bad["kind"] == "value" and "secret" not in str(bad)
     with client_of(log_texts=True) as open_client:
@@ -245,17 +305,25 @@ def test_logs_have_no_texts(client: TestClient, caplog: pytest.LogCaptureFixture
     assert lines_of(caplog)[-1]["texts"] == [QUERY, *TEXTS]
 
 
-@pytest.mark.parametrize("most", [{"waiting_requests": 2}, {"waiting_documents": 2 * len(TEXTS)}])
+@pytest.mark.parametrize(
+    "most", [{"waiting_requests": 2}, {"waiting_documents": 2 * len(TEXTS)}]
+)
 def test_overload(wire: Wire, most: dict[str, int]) -> None:
     scorer, limits = GatedScorer(), Limits(**most)
-    with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(8) as pool:
+    with (
+        client_of(limits, models=scored_by(scorer)) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
         work = [pool.submit(client.post, wire.path, json=wire.body()) for _ in range(8)]
         for refused in islice(as_completed(work, 20), 6):
             answer = refused.result()
             assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
             assert "waiting" in message_of(wire, answer)
         scorer.gate.set()
-        assert sorted(future.result().status_code for future in work) == [200] * 2 + [429] * 6
+        assert (
+            sorted(future.result().status_code for future in work)
+            == [200] * 2 + [429] * 6
+        )
         assert client.post(wire.path, json=wire.body()).status_code == 200
         assert 'te_request_failure{err="overloaded"} 6.0' in client.get("/metrics").text
 
@@ -274,7 +342,10 @@ def test_large_bodies_are_bounded_together() -> None:
 
 def test_deadlines(wire: Wire) -> None:
     """A request without one gets that of the service."""
-    scorer, names = GatedScorer(), ("X-Request-Timeout-Ms", "X-Envoy-Expected-Rq-Timeout-Ms")
+    scorer, names = (
+        GatedScorer(),
+        ("X-Request-Timeout-Ms", "X-Envoy-Expected-Rq-Timeout-Ms"),
+    )
     statuses = {"50": 504, "": 504, "9999": 200, "0": 200, "soon": wire.wrong}
     with client_of(Limits(answer=0.5), models=scored_by(scorer)) as client:
         for value, status in statuses.items():
@@ -290,10 +361,15 @@ def test_health_needs_scores_and_ready_needs_room(monkeypatch: Patch) -> None:
     monkeypatch.setattr(serving, "CHECKED", 0.2)
     scorer, body = GatedScorer(), WIRES["tei"].body()
     limits = Limits(waiting_requests=1)
-    with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(1) as pool:
+    with (
+        client_of(limits, models=scored_by(scorer)) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
 
         def statuses() -> list[int]:
-            return [client.get(path).status_code for path in ("/health", "/ping", "/ready")]
+            return [
+                client.get(path).status_code for path in ("/health", "/ping", "/ready")
+            ]
 
         time.sleep(0.25)
         assert statuses() == [503, 503, 200]
@@ -312,7 +388,9 @@ def test_health_needs_scores_and_ready_needs_room(monkeypatch: Patch) -> None:
         assert statuses() == [503, 503, 200]
 
 
-def test_a_mistake_of_ours_has_the_shape(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mistake_of_ours_has_the_shape(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
     scorer = GatedScorer()
     scorer.gate.set()
     with client_of(models=scored_by(scorer)) as client:
@@ -323,7 +401,9 @@ def test_a_mistake_of_ours_has_the_shape(wire: Wire, caplog: pytest.LogCaptureFi
     assert caplog.text.count("RerankerError: found the text fail") == 1
 
 
-async def served(service: Service, *messages: Message, path: str = "/rerank") -> list[Message]:
+async def served(
+    service: Service, *messages: Message, path: str = "/rerank"
+) -> list[Message]:
     """Messages sent for a request whose client sends these ones, then nothing more."""
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
@@ -340,7 +420,9 @@ async def served(service: Service, *messages: Message, path: str = "/rerank") ->
     return sent
 
 
-def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_goes_away_costs_nothing_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO", LOG.name)
     scorer = GatedScorer()
     service = Service(scored_by(scorer), Limits(), 1)
@@ -348,7 +430,9 @@ def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFix
 
     async def main() -> None:
         for more in ({"body": body}, {"body": body[:500], "more_body": True}):
-            await served(service, {"type": "http.request", **more}, {"type": "http.disconnect"})
+            await served(
+                service, {"type": "http.request", **more}, {"type": "http.disconnect"}
+            )
             assert service.queue.requests == 0
         scorer.gate.set()
 
@@ -360,7 +444,9 @@ def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFix
 def test_a_body_that_never_ends() -> None:
     part = {"type": "http.request", "body": b"{", "more_body": True}
     service = Service(service_samples.models(), Limits(seconds=0.05), 1)
-    (head, *_) = service_samples.run_apart(lambda: served(service, part, path="/v2/rerank"))
+    (head, *_) = service_samples.run_apart(
+        lambda: served(service, part, path="/v2/rerank")
+    )
     assert head["status"] == 408
 
 
@@ -415,7 +501,9 @@ def test_the_service_keeps_to_its_description(tmp_path: Path) -> None:
     app = service_samples.app_of(keys=[KEY], models=scored_by(scorer))
     with service_samples.listening(app) as address:
         given = (f"{address}/openapi.json", "--header", f"Authorization: Bearer {KEY}")
-        done = run_program("schemathesis", "run", *given, *options.split(), cwd=tmp_path, **hooks)
+        done = run_program(
+            "schemathesis", "run", *given, *options.split(), cwd=tmp_path, **hooks
+        )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr
     assert "Tested: 13" in done.stdout
     assert "Authentication failed" not in done.stdout

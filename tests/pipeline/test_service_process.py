@@ -29,22 +29,30 @@ from helpers import service_samples
 from helpers.processes import descendants, run_python
 from helpers.proxy_samples import stub_engine
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
-from helpers.service_samples import QUERY, TEXTS, Running, app_of, client_of, listening, running
+from helpers.service_samples import (
+    QUERY,
+    TEXTS,
+    Running,
+    app_of,
+    client_of,
+    listening,
+    running,
+)
 
-import indexes
-from indexes.posts import Post
-from pipeline.errors import DataError
-from pipeline.ranking.build import Source
-from pipeline.ranking.tuning import TUNING_FILE
-from pipeline.runtime import read_keys
-from pipeline.serve import Options, read_again
-from pipeline.service import models as serving
-from pipeline.service.connections import tls_of
-from pipeline.service.models import Workers
-from pipeline.service.requests import LOG, RequestError
-from rerankers import checkpoint as checkpoints
-from rerankers.pairs import Pairs
-from rerankers.reranker import Model
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.lucene_index import build
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.ranking.build import Source
+from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE
+from tweetrerank.pipeline.runtime import read_keys
+from tweetrerank.pipeline.serve import Options, read_again
+from tweetrerank.pipeline.service import served_models as serving
+from tweetrerank.pipeline.service.connections import tls_of
+from tweetrerank.pipeline.service.requests import LOG, RequestError
+from tweetrerank.pipeline.service.served_models import Workers
+from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers.pairs import Pairs
+from tweetrerank.rerankers.reranker import Model
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Running]:
-    with running("--checkpoint", folder, "--checkpoint", "mp_hcnn", "--threads", 1) as opened:
+    with running(
+        "--checkpoint", folder, "--checkpoint", "mp_hcnn", "--threads", 1
+    ) as opened:
         yield opened
 
 
@@ -78,7 +88,9 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
     """No request is lost, and a damaged checkpoint changes nothing."""
     served = httpx.get(f"{service.address}/v1/models").json()["data"]
     assert [model["id"] for model in served] == ["mine", "mp_hcnn"]
-    documents = [{"text": text, "first_stage_score": float(n)} for n, text in enumerate(TEXTS)]
+    documents = [
+        {"text": text, "first_stage_score": float(n)} for n, text in enumerate(TEXTS)
+    ]
     body = {"query": QUERY, "texts": documents, "model": "mine"}
     before = service.post(body)
     ended = threading.Event()
@@ -100,7 +112,9 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
         (folder / "config.json").write_text("{")
         service.reload("mine: the old model stays")
         assert order(service.post(body)) == expected
-        shutil.copyfile(checkpoints.find("mp_hcnn") / "config.json", folder / "config.json")
+        shutil.copyfile(
+            checkpoints.find("mp_hcnn") / "config.json", folder / "config.json"
+        )
         change_weight(folder, weight)
         service.lines.clear()
         service.reload("mine: loaded again")
@@ -122,11 +136,16 @@ def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             read_again(Options(api_key_file=file), keys, lambda: None)
             assert re.search(told, caplog.messages[-1])
             headers = [{"authorization": f"Bearer {key}"} for key in ("old", "new")]
-            assert [client.get("/info", headers=h).status_code for h in headers] == statuses
+            assert [
+                client.get("/info", headers=h).status_code for h in headers
+            ] == statuses
             caplog.clear()
     for wrong, problem in (
         *((b"\n \n", "found no key"), (b"\xff\xfe", "found no text")),
-        *((text.encode(), "other characters than visible ASCII") for text in ("a b", "schlüssel")),
+        *(
+            (text.encode(), "other characters than visible ASCII")
+            for text in ("a b", "schlüssel")
+        ),
     ):
         file.write_bytes(wrong)
         with pytest.raises(DataError, match=problem):
@@ -172,7 +191,9 @@ def test_certificates_are_read_again(tmp_path: Path) -> None:
         assert status(address, other, authority) == 200
         with pytest.raises(httpx.ConnectError):
             status(address, authority, authority)
-    with pytest.raises(DataError, match="expected a certificate, its key without a password"):
+    with pytest.raises(
+        DataError, match="expected a certificate, its key without a password"
+    ):
         tls_of(*files, None)
 
 
@@ -185,11 +206,17 @@ def test_an_early_signal_ends_nothing_and_risks_are_told(tmp_path: Path) -> None
         engine = ["--engine", url, "--engine-index", "posts", "--host", "0.0.0.0"]
         with running("--threads", 1, *files, *engine, is_ready=False) as service:
             ignored = Path(f"/proc/{service.process.pid}/status")
-            while not int(re.findall(r"SigIgn:\s+(\w+)", ignored.read_text())[0], 16) & 1:
+            while (
+                not int(re.findall(r"SigIgn:\s+(\w+)", ignored.read_text())[0], 16) & 1
+            ):
                 time.sleep(0.02)
             for _ in range(5):
                 service.process.send_signal(signal.SIGHUP)
-            port = service.wait_for("serving ").partition("https://0.0.0.0:")[2].partition('"')[0]
+            port = (
+                service.wait_for("serving ")
+                .partition("https://0.0.0.0:")[2]
+                .partition('"')[0]
+            )
             assert status(f"https://127.0.0.1:{port}", authority) == 200
             assert "asks for no password" in service.wait_for(url)
 
@@ -198,19 +225,22 @@ def test_an_early_signal_ends_nothing_and_risks_are_told(tmp_path: Path) -> None
 def test_changed_keys_and_indexes_are_read_again(tmp_path: Path) -> None:
     """An index for the page; one that is damaged changes nothing."""
     posts, folder = [Post("1", "storm at sea"), Post("2", "lunch")], tmp_path / "index"
-    indexes.build(posts, folder, [])
+    build(posts, folder, [])
     (keys := tmp_path / "keys").write_text("old")
     options = ["--checkpoint", "mp_hcnn", "--index", folder, "--api-key-file", keys]
     with running(*options, "--threads", 1) as service:
 
         def hits(query: str, key: str = "new") -> list[str]:
-            address, headers = f"{service.address}/api/search", {"authorization": f"Bearer {key}"}
+            address, headers = (
+                f"{service.address}/api/search",
+                {"authorization": f"Bearer {key}"},
+            )
             asked = {"q": query, "model": "mp_hcnn"}
             response = httpx.get(address, params=asked, headers=headers, timeout=60)
             return [post["doc_id"] for post in response.json()["posts"]]
 
         assert (hits("storm", "old"), hits("sea", "old")) == (["1"], ["1"])
-        indexes.build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
+        build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
         keys.write_text("new")
         service.reload("opened again, 4 posts")
         assert sorted(hits("storm")) == ["1", "3", "4"]
@@ -226,7 +256,9 @@ def test_a_terminated_service_finishes_its_requests() -> None:
         os.kill(scorer, signal.SIGSTOP)
         asking = [pool.submit(service.post) for _ in range(4)]
         # Until all but the first one wait: connections not accepted yet are lost.
-        while "te_queue_size 3.0" not in (text := httpx.get(f"{service.address}/metrics").text):
+        while "te_queue_size 3.0" not in (
+            text := httpx.get(f"{service.address}/metrics").text
+        ):
             assert not any(future.done() for future in asking), text
         service.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
@@ -242,7 +274,9 @@ def test_a_terminated_service_finishes_its_requests() -> None:
 
 @pytest.mark.slow
 def test_processes_that_score_live_and_die_with_the_service() -> None:
-    with running("--checkpoint", "mp_hcnn", "--threads", "2", "--cache", "32MB") as service:
+    with running(
+        "--checkpoint", "mp_hcnn", "--threads", "2", "--cache", "32MB"
+    ) as service:
         expected = service.post().json()
         # Both that score; the one that they are forked from came before them.
         for pid in descendants(service.process.pid)[-2:]:
@@ -253,7 +287,9 @@ def test_processes_that_score_live_and_die_with_the_service() -> None:
         service.process.kill()
         service.process.wait()
     end = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in actual) and time.monotonic() < end:
+    while (
+        any(Path(f"/proc/{pid}").exists() for pid in actual) and time.monotonic() < end
+    ):
         time.sleep(0.05)
     assert not [pid for pid in actual if Path(f"/proc/{pid}").exists()]
 
@@ -281,16 +317,22 @@ PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
 
 @pytest.fixture(scope="module")
 def checkpoint() -> Model:
-    multiprocessing.set_forkserver_preload(["pipeline.service.models"])
+    multiprocessing.set_forkserver_preload(
+        ["tweetrerank.pipeline.service.served_models"]
+    )
     forkserver.ensure_running()
     return checkpoints.load(checkpoints.find("mp_hcnn"))
 
 
-def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], list[int]]]:
+def scorer_of(
+    folder: Path, processes: int = 2
+) -> tuple[Workers, Callable[[], list[int]]]:
     """And its processes: one that has loaded the model, and those that score, a free one first."""
     before = {*descendants(os.getpid())}
     scorer = Workers({"m": Source(folder)}, 1 << 28, processes)
-    return scorer, lambda: [pid for pid in descendants(os.getpid()) if pid not in before]
+    return scorer, lambda: [
+        pid for pid in descendants(os.getpid()) if pid not in before
+    ]
 
 
 def ask(scorer: Workers, *requests: Pairs) -> Any:
@@ -300,8 +342,13 @@ def ask(scorer: Workers, *requests: Pairs) -> Any:
     return service_samples.run_apart(together)
 
 
-def test_requests_get_their_own_answers_until_the_scorer_ends(checkpoint: Model) -> None:
-    (scorer, processes), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
+def test_requests_get_their_own_answers_until_the_scorer_ends(
+    checkpoint: Model,
+) -> None:
+    (scorer, processes), expected = (
+        scorer_of(checkpoint.directory),
+        checkpoint.score(PAIRS),
+    )
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
     for part, scores in zip(parts, ask(scorer, *map(PAIRS.take, parts)), strict=True):
@@ -309,7 +356,9 @@ def test_requests_get_their_own_answers_until_the_scorer_ends(checkpoint: Model)
     assert ask(scorer, PAIRS.take(np.zeros(0, np.int64)))[0].shape == (0,)
     with pytest.raises((TypeError, AttributeError)) as raised:
         ask(scorer, replace(PAIRS, queries=[None] * len(PAIRS.queries)))  # type: ignore[list-item]
-    assert any("in score" in note for note in raised.value.__notes__)  # Where it happened
+    assert any(
+        "in score" in note for note in raised.value.__notes__
+    )  # Where it happened
     assert len(processes()) == 3
     for process in processes():
         os.kill(process, signal.SIGTERM)  # It is for the service.
@@ -322,7 +371,9 @@ def test_requests_get_their_own_answers_until_the_scorer_ends(checkpoint: Model)
     assert not processes()
 
 
-def test_a_process_that_hangs_is_replaced(checkpoint: Model, monkeypatch: Patch) -> None:
+def test_a_process_that_hangs_is_replaced(
+    checkpoint: Model, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(serving, "ANSWER", 2.0)
     scorer, processes = scorer_of(checkpoint.directory)
     expected = ask(scorer, PAIRS)[0]
@@ -332,12 +383,16 @@ def test_a_process_that_hangs_is_replaced(checkpoint: Model, monkeypatch: Patch)
         # More than fits into the pipe to it.
         large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000])
         assert len(ask(scorer, large)[0]) == len(PAIRS)
-        np.testing.assert_allclose(ask(scorer, PAIRS)[0], expected, rtol=1e-6, atol=4e-6)
+        np.testing.assert_allclose(
+            ask(scorer, PAIRS)[0], expected, rtol=1e-6, atol=4e-6
+        )
         assert time.monotonic() - started < 10
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_again_is_started_later(checkpoint: Model, monkeypatch: Patch) -> None:
+def test_a_process_that_dies_again_is_started_later(
+    checkpoint: Model, monkeypatch: Patch
+) -> None:
     scorer, processes = scorer_of(checkpoint.directory, 1)
     starts, fork = [], serving.Workers.fork
 
@@ -364,7 +419,9 @@ def test_a_process_that_dies_again_is_started_later(checkpoint: Model, monkeypat
         assert ask(scorer, PAIRS)[0].shape == (len(PAIRS),)
 
 
-def test_a_changed_folder_is_no_part_of_answers(tmp_path: Path, checkpoint: Model) -> None:
+def test_a_changed_folder_is_no_part_of_answers(
+    tmp_path: Path, checkpoint: Model
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoint.directory, folder)
     scorer, processes = scorer_of(folder)
@@ -382,10 +439,10 @@ def test_a_changed_folder_is_no_part_of_answers(tmp_path: Path, checkpoint: Mode
 
 TREES = """
 import sys
-import pipeline.service.app, pipeline.service.log
-from pipeline.ranking.build import Source
-from pipeline.service.models import Scorer
-from rerankers.checkpoint import find
+import tweetrerank.pipeline.service.app, tweetrerank.pipeline.service.log
+from tweetrerank.pipeline.ranking.build import Source
+from tweetrerank.pipeline.service.served_models import Scorer
+from tweetrerank.rerankers.checkpoint import find
 Scorer({"w": Source(find("window"))}, 1000)
 print({"torch", "pandas", "sklearn"} & {*sys.modules})
 """

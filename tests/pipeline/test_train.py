@@ -13,25 +13,36 @@ from conftest import Capture, Command, Patch
 from helpers.data_samples import write_microblog, write_part
 from safetensors.numpy import load_file
 
-from indexes.posts import Post
-from pipeline import train as command
-from pipeline import tune
-from pipeline.collections import named
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import read_run, write_run
-from pipeline.command.options import parse_arguments
-from pipeline.errors import DataError
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.retrievers import Candidates
-from pipeline.training import training_set as sets
-from pipeline.training.fusion import _DISGUISE, MemoryRetriever, _disguised, bm25, window_lists
-from pipeline.training.trees import LOST, LOST_MEANING, _weights, _with_losses
-from pipeline.training.tuning import HeldOut
-from rerankers import checkpoint
-from rerankers.networks.models.bag_of_words import Bilinear
-from rerankers.pairs import FREQUENCIES, PRIOR
-from rerankers.text.words import words
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline import train as command
+from tweetrerank.pipeline import tune
+from tweetrerank.pipeline.collections import named
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import read_run, write_run
+from tweetrerank.pipeline.command.options import parse_arguments
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.pipeline.ranking.retrievers import Candidates
+from tweetrerank.pipeline.training import training_set as sets
+from tweetrerank.pipeline.training.cross_validation import HeldOut
+from tweetrerank.pipeline.training.fusion_lists import (
+    _DISGUISE,
+    MemoryRetriever,
+    _disguised,
+    bm25,
+    window_lists,
+)
+from tweetrerank.pipeline.training.trees import (
+    LOST,
+    LOST_MEANING,
+    _weights,
+    _with_losses,
+)
+from tweetrerank.rerankers import checkpoint
+from tweetrerank.rerankers.networks.models.bag_of_words import Bilinear
+from tweetrerank.rerankers.pairs import FREQUENCIES, PRIOR
+from tweetrerank.rerankers.text.words import words
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +55,17 @@ def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_microblog_training_set(microblog: Path) -> None:
     """Of a year without judgments, the texts alone are read."""
-    training_set, years = sets.microblog_training_set(None, microblog), (2011, 2012, 2013)
+    training_set, years = (
+        sets.microblog_training_set(None, microblog),
+        (2011, 2012, 2013),
+    )
     assert training_set.trained_on == [f"mb{year}" for year in years]
     folder, keys, relevant = microblog / "microblog", [], []
     for year in years:
-        files = folder / f"qrels.microblog{year}.txt", folder / f"trec-{year}" / "id.txt"
+        files = (
+            folder / f"qrels.microblog{year}.txt",
+            folder / f"trec-{year}" / "id.txt",
+        )
         judged, of_year = ([*map(str.split, f.read_text().splitlines())] for f in files)
         grades = {(q, d): grade for q, _, d, grade in judged}
         keys += [(q, d) for q, _, d, *_ in of_year]
@@ -56,15 +73,23 @@ def test_microblog_training_set(microblog: Path) -> None:
     data = training_set.training
     assert data.candidates.keys() == keys and data.relevant().tolist() == relevant
     assert 0 < sum(relevant) < len(relevant) == 24 * len(years)
-    texts = [(folder / f"trec-{year}" / "b.toks").read_text() for year in (*years, 2014)]
+    texts = [
+        (folder / f"trec-{year}" / "b.toks").read_text() for year in (*years, 2014)
+    ]
     assert sorted(training_set.texts) == sorted("".join(texts).splitlines())
 
 
-def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_path: Path) -> None:
+def test_priors_can_be_means_over_the_best_of_given_runs(
+    microblog: Path, tmp_path: Path
+) -> None:
     collection = named.find("mb2011", microblog)
     topic, grades = next(iter((collection.qrels or {}).items()))
     others, answers = ([d for d, g in grades.items() if g == grade] for grade in (0, 1))
-    contents = {"worst": others, "good": answers[:1] + others[:1], "best": answers[::-1]}
+    contents = {
+        "worst": others,
+        "good": answers[:1] + others[:1],
+        "best": answers[::-1],
+    }
     runs = {name: (topic, doc_ids) for name, doc_ids in contents.items()}
     runs["of another year"] = ("9", ["1"])
     for name, (query_id, doc_ids) in runs.items():
@@ -74,7 +99,9 @@ def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_pa
     trained = sets.microblog_training_set("mb2012", microblog, ["mb11"], paths, top=2)
     assert trained.trained_on == ["mb2011"]
     candidates = trained.training.candidates
-    found = dict(zip(candidates.keys(), candidates.pairs().signals[PRIOR].tolist(), strict=True))
+    found = dict(
+        zip(candidates.keys(), candidates.pairs().signals[PRIOR].tolist(), strict=True)
+    )
     assert len(answers) > 1
     best = {d: 0.5 / math.log(rank) for rank, d in enumerate(answers[::-1], start=2)}
     best[answers[0]] += 0.5 / math.log(2)
@@ -84,7 +111,9 @@ def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_pa
         sets.microblog_training_set(None, microblog, ["mb2013"], paths[:3])
 
 
-def test_right_answers_among_those_of_other_questions(answers: Path, tmp_path: Path) -> None:
+def test_right_answers_among_those_of_other_questions(
+    answers: Path, tmp_path: Path
+) -> None:
     part = named.find_answers("trecqa-raw", answers).part("train")
     judged = (part.qrels or {}).items()
     right = {d: q for q, grades in judged for d, grade in grades.items() if grade}
@@ -103,12 +132,18 @@ def test_right_answers_among_those_of_other_questions(answers: Path, tmp_path: P
     # The development part of a training, three draws of each right answer.
     collection = named.find_answers("wikiqa", answers)
     trained = sets.answer_training_set(collection, draws=True)
-    assert trained.development.qrels == sets.draw_answers(collection.part("dev"), 3).qrels
-    with pytest.raises(DataError, match=r"wikiqa has no judgments here .* training needs them"):
+    assert (
+        trained.development.qrels == sets.draw_answers(collection.part("dev"), 3).qrels
+    )
+    with pytest.raises(
+        DataError, match=r"wikiqa has no judgments here .* training needs them"
+    ):
         sets.load_answers(collection)
     few = [("Q1-1", "who", "a", 1), ("Q1-2", "who", "b", 0), ("Q2-1", "where", "c", 1)]
     write_part(tmp_path / "wikiqa" / "dev", few)
-    with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
+    with pytest.raises(
+        DataError, match=r"found 1 right answers besides those of question Q1"
+    ):
         sets.draw_answers(named.find_answers("wikiqa", tmp_path).part("dev"))
 
 
@@ -131,9 +166,13 @@ def test_families_are_missing_in_whole_lists_and_collections_weigh_the_same() ->
     lost = np.isnan(_with_losses(np.ones((3000, 4), np.float32), names, lists))
     assert (lost.reshape(1000, 3, 4).std(axis=1) == 0).all()
     assert not lost[:, 0].any() and (lost[:, 1] == lost[:, 2]).all()
-    np.testing.assert_allclose(lost.mean(axis=0)[[1, 3]], [LOST, LOST_MEANING], atol=0.03)
+    np.testing.assert_allclose(
+        lost.mean(axis=0)[[1, 3]], [LOST, LOST_MEANING], atol=0.03
+    )
     collections = np.repeat([0, 1], [6, 2])
-    np.testing.assert_allclose(np.bincount(collections, _weights(collections)), [4.0, 4.0])
+    np.testing.assert_allclose(
+        np.bincount(collections, _weights(collections)), [4.0, 4.0]
+    )
 
 
 def test_bm25_of_engines() -> None:
@@ -152,7 +191,11 @@ def test_bm25_of_engines() -> None:
     scores = bm25(texts)(Topic("1", "Storm the unknown"))
     np.testing.assert_allclose(scores, [expected(text) for text in texts])
     posts = [Post(str(n), text) for n, text in enumerate(texts)]
-    topics = [Topic("1", "storm the"), Topic("2", "storm", max_doc_id="1"), Topic("3", "none")]
+    topics = [
+        Topic("1", "storm the"),
+        Topic("2", "storm", max_doc_id="1"),
+        Topic("3", "none"),
+    ]
     run = MemoryRetriever("standard", posts, bm25(texts)).search(topics, 2).run
     assert [[*scores] for scores in run.values()] == [["2", "0"], ["1"]]
 
@@ -163,7 +206,9 @@ def test_mixed_collections_give_lists_and_batches_that_nobody_can_read() -> None
 
     def unread(*collections: Collection) -> list[str]:
         found = window_lists(collections, 4).candidates
-        return [t.query_id for t in found.topics if any("ა" <= c <= "ჰ" for c in t.text)]
+        return [
+            t.query_id for t in found.topics if any("ა" <= c <= "ჰ" for c in t.text)
+        ]
 
     lists = unread(sample, replace(sample, name="again"))
     is_batch = [query_id.count("/") == 2 for query_id in lists]
@@ -181,17 +226,25 @@ def test_half_of_the_lists_of_mixed_collections_know_the_frequencies_of_posts() 
         by_whole[whole].add(bool(resources))
     assert all(len(states) == 1 for states in by_whole.values())
     assert 0.4 < np.mean([True in states for states in by_whole.values()]) < 0.6
-    idf = {t.text.isascii(): of[FREQUENCIES] for t, of in zip(topics, known, strict=True) if of}
+    idf = {
+        t.text.isascii(): of[FREQUENCIES]
+        for t, of in zip(topics, known, strict=True)
+        if of
+    }
     posts = [{*words(post.text)} for post in sample.posts()]
     for word in ("storm", "the"):
         share = sum(word in post for post in posts) / (len(posts) + 1000)
-        general = checkpoint.idf_from("wordfreq").share(word) * 1000 / (len(posts) + 1000)
+        general = (
+            checkpoint.idf_from("wordfreq").share(word) * 1000 / (len(posts) + 1000)
+        )
         assert idf[True].share(word) == pytest.approx(share + general)
         assert idf[False].share(word.translate(_DISGUISE)) == pytest.approx(share)
     assert not any(window_lists([sample], 9).candidates.resources.values())
 
 
-def test_questions_with_given_answers_teach_by_their_training_parts(answers: Path) -> None:
+def test_questions_with_given_answers_teach_by_their_training_parts(
+    answers: Path,
+) -> None:
     first, _ = named.training_collections(None, answers, True)
     questions = named.to_train_on(first, answers)
     found = window_lists([named.find("sample"), questions], 4)
@@ -206,13 +259,23 @@ def test_a_disguised_list_keeps_scores_judgments_links_and_mentions() -> None:
     assert found.run == {"1": {"disguised/7": 2.5}}
     assert qrels == {"1": {"disguised/7": 1, "disguised/8": 1}}
     (post,) = found.posts.values()
-    assert post.url == "http://t.co" and "@bbc" in post.text and "http://t.co/x 2011" in post.text
+    assert (
+        post.url == "http://t.co"
+        and "@bbc" in post.text
+        and "http://t.co/x 2011" in post.text
+    )
     (query,) = words(found.topics[0].text)
     assert query in words(post.text) and not query.isascii()
 
 
 SMALL = ["--folds", "2", "--set", "training.epochs=3", "--set", "training.steps=4"]
-FILES = {"config.json", "model.safetensors", "vocabulary.json", "metrics.json", "held_out.run.gz"}
+FILES = {
+    "config.json",
+    "model.safetensors",
+    "vocabulary.json",
+    "metrics.json",
+    "held_out.run.gz",
+}
 SEARCH = ["search", "--topics", "mb2012"]
 
 
@@ -242,13 +305,17 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_weights_are_independent_of_the_test_years_judgments(trained: Path, tmp_path: Path) -> None:
+def test_weights_are_independent_of_the_test_years_judgments(
+    trained: Path, tmp_path: Path
+) -> None:
     other = write_microblog(tmp_path / "other")
     qrels = other / "microblog" / "qrels.microblog2012.txt"
     lines = [line.rsplit(" ", 1) for line in qrels.read_text().splitlines()]
     qrels.write_text("".join(f"{head} {1 - int(grade)}\n" for head, grade in lines))
     train(other, "mp_hcnn", *SMALL, "--test", "mb2012", "--output", tmp_path / "again")
-    first, second = (load_file(f / "model.safetensors") for f in (trained, tmp_path / "again"))
+    first, second = (
+        load_file(f / "model.safetensors") for f in (trained, tmp_path / "again")
+    )
     assert first.keys() == second.keys()
     assert all(np.array_equal(first[key], second[key]) for key in first)
 
@@ -272,14 +339,26 @@ def test_a_checkpoint_of_the_other_years_keeps_its_tuned_weight(
     assert (content["collections"], content["checkpoint"]) == (others, "mp_hcnn/mb2012")
     assert len(content["curve"]) == 21
     assert "<- chosen" in capsys.readouterr().out
-    mixed = ["--candidates", "ql", "--reranker", "mp_hcnn", "--output", tmp_path / "run.txt"]
+    mixed = [
+        "--candidates",
+        "ql",
+        "--reranker",
+        "mp_hcnn",
+        "--output",
+        tmp_path / "run.txt",
+    ]
     found = pipeline(*SEARCH, *mixed, code=0)
-    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}" in found.err
+    assert (
+        f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}"
+        in found.err
+    )
     assert len(read_run(tmp_path / "run.txt")) == 8
 
 
 @pytest.mark.slow
-def test_windows_of_a_part_of_the_topics(data: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_windows_of_a_part_of_the_topics(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
     """Anew for each first stage; and the model has a calibration by topics held out in folds."""
     lists = []
     for topics in (1, 4):
@@ -291,7 +370,10 @@ def test_windows_of_a_part_of_the_topics(data: Path, tmp_path: Path, capsys: Cap
         # The posts of such years are those of pools, whose frequencies are no collection's.
         assert written["config"]["topics"] == topics and written["idf"] == "wordfreq:en"
         lists.append(checkpoint.read_json(folder / "metrics.json")["topics"])
-    assert "AP of folds is over the lists of the training, windows and" in capsys.readouterr().out
+    assert (
+        "AP of folds is over the lists of the training, windows and"
+        in capsys.readouterr().out
+    )
     # A window of each first stage, a set and one batch or more.
     assert 3 * 7 <= lists[0] < 3 * 8 * 4 <= lists[1]
 
@@ -301,7 +383,9 @@ def test_leaked_topics_are_told(pipeline: Command, data: Path, tmp_path: Path) -
     everything = tmp_path / "everything"
     train(data, "mp_hcnn", *SMALL, "--output", everything)
     output = ("--output", tmp_path / "run.txt")
-    warned = pipeline(*SEARCH, "--candidates", "ql", "--checkpoint", everything, *output)
+    warned = pipeline(
+        *SEARCH, "--candidates", "ql", "--checkpoint", everything, *output
+    )
     assert "was trained on mb2012" in warned.err
     scores = everything / "held_out.run.gz"
     for content, message in (
@@ -317,7 +401,9 @@ def test_leaked_topics_are_told(pipeline: Command, data: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_checkpoint_of_a_training_part(answers: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_checkpoint_of_a_training_part(
+    answers: Path, tmp_path: Path, capsys: Capture
+) -> None:
     """Held-out scores and figures are those of the development part."""
     small = [*SMALL[2:], "--set", "training.batch_pairs=8"]
     train(answers, "bigram", "--collection", "trecqa-raw", *small)
@@ -330,13 +416,17 @@ def test_checkpoint_of_a_training_part(answers: Path, tmp_path: Path, capsys: Ca
     expected |= {"topics": 8, "candidates": "given candidates"}
     assert expected.items() <= metrics.items()
     history = metrics["histories"]["training"]
-    assert [set(epoch) for epoch in history] == [{"training_loss", "validation_map"}] * 3
+    assert [set(epoch) for epoch in history] == [
+        {"training_loss", "validation_map"}
+    ] * 3
     best = max(range(3), key=lambda epoch: (history[epoch]["validation_map"], -epoch))
     assert metrics["epochs"] == best + 1
     loaded = checkpoint.load(folder, "bigram")
     assert isinstance(loaded.model, Bilinear) and bool(loaded.model.is_fitted)
     assert {"storm", "library", "where"} <= set(loaded.encoder.vocabulary.known)
-    development = sets.load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
+    development = sets.load_answers(
+        named.find_answers("trecqa-raw", answers).part("dev")
+    )
     held_out = read_run(folder / "held_out.run.gz")
     keys = development.candidates.keys()
     found = [held_out[query_id][doc_id] for query_id, doc_id in keys]

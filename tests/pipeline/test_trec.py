@@ -14,9 +14,16 @@ from helpers.index_samples import table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import aligned, ranked, read_qrels, read_run, write_run
-from pipeline.errors import DataError, UsageError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.topics import Topic, read_topics
+from tweetrerank.pipeline.collections.trec import (
+    aligned,
+    ranked,
+    read_qrels,
+    read_run,
+    write_run,
+)
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 def single(score: float) -> float:
@@ -41,9 +48,17 @@ FILES = table("trec_files.jsonl")
 
 @pytest.mark.parametrize("row", [row for row in FILES if "block" in row])
 def test_xml_topic(tmp_path: Path, row: dict[str, Any]) -> None:
-    block, head = row["block"], '<?xml version="1.0"?>\n<!-- <top>\n\n -->\n<topics task="x">'
-    for content in (f"\n<top>\n{block}\n</top>\n", f"{head}\n<top>{block}</top>\n</topics>\n"):
-        assert read_topics(write(tmp_path / "topics", content)) == [Topic(*row["topic"])]
+    block, head = (
+        row["block"],
+        '<?xml version="1.0"?>\n<!-- <top>\n\n -->\n<topics task="x">',
+    )
+    for content in (
+        f"\n<top>\n{block}\n</top>\n",
+        f"{head}\n<top>{block}</top>\n</topics>\n",
+    ):
+        assert read_topics(write(tmp_path / "topics", content)) == [
+            Topic(*row["topic"])
+        ]
 
 
 def test_tsv_topics(tmp_path: Path) -> None:
@@ -81,7 +96,10 @@ def test_prefixes_of_ids(row: dict[str, Any], capsys: Capture) -> None:
 def test_run(tmp_path: Path) -> None:
     lines = ["2 Q0 b 7 -1.5 x", "1 Q0 a - 1e-3 x", "2 Q0 a 0 .5 x", "2 0 c 1.0 5. x"]
     read = read_run(write(tmp_path / "run", "\r\n".join(lines)))
-    assert list(read.items()) == [("2", {"b": -1.5, "a": 0.5, "c": 5.0}), ("1", {"a": 0.001})]
+    assert list(read.items()) == [
+        ("2", {"b": -1.5, "a": 0.5, "c": 5.0}),
+        ("1", {"a": 0.001}),
+    ]
     assert read_run(write(tmp_path / "empty", "")) == {}
 
 
@@ -146,20 +164,26 @@ SCORES = st.one_of(
     st.floats(width=32, allow_nan=False, allow_infinity=False),
     st.floats(-3e38, 3e38),
 )
-RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=12), max_size=3)
+RUNS = st.dictionaries(
+    IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=12), max_size=3
+)
 SHARED_FOLDER = [HealthCheck.function_scoped_fixture]
 
 
 @settings(suppress_health_check=SHARED_FOLDER, max_examples=30, deadline=None)
 @given(run=RUNS)
-def test_a_run_read_back_is_the_run_in_single_precision(tmp_path: Path, run: Any) -> None:
+def test_a_run_read_back_is_the_run_in_single_precision(
+    tmp_path: Path, run: Any
+) -> None:
     path = tmp_path / "run"
     write_run(path, run, "t")
     read = read_run(path)
     assert read.keys() == run.keys()
     for query_id, scores in run.items():
         found, order = read[query_id], official_order(scores)
-        assert {d: single(found[d]) for d in found} == {d: single(scores[d]) for d in scores}
+        assert {d: single(found[d]) for d in found} == {
+            d: single(scores[d]) for d in scores
+        }
         # The file's order, what a reader in single and what one in double precision makes of it.
         assert list(found) == [doc_id for doc_id, _ in ranked(found)] == order
         assert sorted(found, key=lambda d: (found[d], d), reverse=True) == order

@@ -10,10 +10,10 @@ import torch
 from helpers.reranking_samples import encoder, network, small, small_model
 from safetensors.torch import load_file, save_file
 
-from rerankers import checkpoint
-from rerankers.checkpoint import SHIPPED
-from rerankers.errors import RerankerError
-from rerankers.networks.inputs import TextEncoder
+from tweetrerank.rerankers import checkpoint
+from tweetrerank.rerankers.checkpoint import SHIPPED
+from tweetrerank.rerankers.networks.inputs import TextEncoder
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 FILES = ("config.json", "metrics.json", "model.safetensors", "vocabulary.json")
 
@@ -37,12 +37,16 @@ def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
     assert set(config["files"]) == {*FILES[1:]}
     assert json.loads((saved / "metrics.json").read_text()) == {"seed": 0}
     assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o644}
-    with pytest.raises(RerankerError, match="saved: found files, expected an empty folder"):
+    with pytest.raises(
+        RerankerError, match="saved: found files, expected an empty folder"
+    ):
         checkpoint.save(saved, small("bigram", "count"))
     message = r"saved: found a checkpoint of mp_hcnn, expected .*knrm; name mp_hcnn as `reranker`"
     with pytest.raises(RerankerError, match=message):
         checkpoint.load(saved, "knrm")
-    checkpoint.save(saved.parent / "other", small("sm_cnn", "static"), {"held_out.run.gz": b"run"})
+    checkpoint.save(
+        saved.parent / "other", small("sm_cnn", "static"), {"held_out.run.gz": b"run"}
+    )
     files = json.loads((saved.parent / "other" / "config.json").read_text())["files"]
     assert set(files) == {*FILES[1:], "held_out.run.gz"}
 
@@ -57,22 +61,31 @@ def test_every_shipped_file_has_its_sha256() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_changed_byte_in_any_file_is_an_error(saved: Path, tmp_path: Path, shared: bool) -> None:
+def test_a_changed_byte_in_any_file_is_an_error(
+    saved: Path, tmp_path: Path, shared: bool
+) -> None:
     """Also in those that a shipped checkpoint shares with others."""
     folder = SHIPPED / "sm_cnn" / "mb2011" if shared else saved
     copy = tmp_path / "copies" / "copy"
     shutil.copytree(folder, copy)
     if shared:
         shutil.copytree(folder.parent / "words", copy.parent / "words")
-    for name in ("config.json", *json.loads((copy / "config.json").read_text())["files"]):
+    for name in (
+        "config.json",
+        *json.loads((copy / "config.json").read_text())["files"],
+    ):
         content = (copy / name).read_bytes()
         middle = len(content) // 2
         flipped = bytes([content[middle] ^ 1])
         (copy / name).write_bytes(content[:middle] + flipped + content[middle + 1 :])
-        with pytest.raises(RerankerError, match=rf"copy/{name}.*: found .*, expected ") as error:
+        with pytest.raises(
+            RerankerError, match=rf"copy/{name}.*: found .*, expected "
+        ) as error:
             checkpoint.load(copy)
         if name != "config.json":  # That may be no JSON any more.
-            assert "restore it" in str(error.value) and "train again" in str(error.value)
+            assert "restore it" in str(error.value) and "train again" in str(
+                error.value
+            )
         (copy / name).write_bytes(content)
     assert checkpoint.load(copy)
 
@@ -80,12 +93,19 @@ def test_a_changed_byte_in_any_file_is_an_error(saved: Path, tmp_path: Path, sha
 def damage(folder: Path, **changes: Any) -> None:
     """Change ``weights``, a ``setting``, keys of ``config.json`` and ``written`` files; None
     removes one. The SHA-256 are those of the weights and the keys."""
-    written, setting, weights = (changes.pop(k, {}) for k in ("written", "setting", "weights"))
+    written, setting, weights = (
+        changes.pop(k, {}) for k in ("written", "setting", "weights")
+    )
     tensors = load_file(folder / "model.safetensors") | weights
-    save_file({key: v for key, v in tensors.items() if v is not None}, folder / "model.safetensors")
+    save_file(
+        {key: v for key, v in tensors.items() if v is not None},
+        folder / "model.safetensors",
+    )
     config = json.loads((folder / "config.json").read_text())
     config |= {"config": config["config"] | setting, "sha256": None} | changes
-    checkpoint.write_config(folder, {key: v for key, v in config.items() if v is not None})
+    checkpoint.write_config(
+        folder, {key: v for key, v in config.items() if v is not None}
+    )
     for name, content in written.items():
         (folder / name).unlink(missing_ok=True)
         if content is not None:
@@ -94,18 +114,27 @@ def damage(folder: Path, **changes: Any) -> None:
 
 FIT = r"model\.safetensors: the weights do not fit.*"
 DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
-    **{f"{n} missing": ({"written": {n: None}}, f"{n}: found no .*, expected ") for n in FILES},
+    **{
+        f"{n} missing": ({"written": {n: None}}, f"{n}: found no .*, expected ")
+        for n in FILES
+    },
     "a foreign file": (
         {"written": {"model.txt": b"tree"}},
         r"saved: found model\.txt, expected the files alone that .*config\.json names",
     ),
-    "an old one": ({"format": 1}, r"config\.json: found checkpoint format 1, expected 2; tr"),
+    "an old one": (
+        {"format": 1},
+        r"config\.json: found checkpoint format 1, expected 2; tr",
+    ),
     "not UTF-8": ({"written": {"config.json": b'{"\xff'}}, r"config\.json"),
     "unknown model": ({"model": "mp_hcmm"}, r"config\.json.*'mp_hcmm'.*mp_hcnn"),
     "no settings": ({"config": None}, r"config\.json"),
     "unknown setting": ({"setting": {"dept": 3}}, r"config\.json: .*dept"),
     "setting out of range": ({"setting": {"hidden": -5}}, r"config\.json"),
-    "other features": ({"features": ["links.has_url"]}, r"config\.json: .*links\.has_url"),
+    "other features": (
+        {"features": ["links.has_url"]},
+        r"config\.json: .*links\.has_url",
+    ),
     "other sizes": ({"setting": {"hidden": 10}}, f"{FIT}size"),
     "a missing weight": ({"weights": {"score.0.bias": None}}, f"{FIT}[Mm]issing"),
     "an additional weight": ({"weights": {"extra": torch.zeros(3)}}, f"{FIT}extra"),
@@ -114,7 +143,9 @@ DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind: str) -> None:
+def test_a_damaged_checkpoint_is_an_error_that_names_the_file(
+    saved: Path, kind: str
+) -> None:
     changes, message = DAMAGES[kind]
     damage(saved, **changes)
     with pytest.raises(RerankerError, match=message) as error:
@@ -122,13 +153,19 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind:
     assert str(saved.parent) in str(error.value)
 
 
-def test_a_tuned_weight_is_a_file_of_its_checkpoint(saved: Path, tmp_path: Path) -> None:
+def test_a_tuned_weight_is_a_file_of_its_checkpoint(
+    saved: Path, tmp_path: Path
+) -> None:
     """In those of earlier versions it is not named, which a warning says."""
     copy = tmp_path / "copy"
     checkpoint.copy_whole(saved, copy, {"lambda.json": b"{}"})
     (copy / "lambda.json").write_text("{ }")
-    with pytest.raises(RerankerError, match=r"lambda\.json: found .*, expected the SHA-256"):
+    with pytest.raises(
+        RerankerError, match=r"lambda\.json: found .*, expected the SHA-256"
+    ):
         checkpoint.load(copy)
     (saved / "lambda.json").write_text("{}")
-    with pytest.warns(RuntimeWarning, match=r"lambda\.json: .*config\.json does not name it"):
+    with pytest.warns(
+        RuntimeWarning, match=r"lambda\.json: .*config\.json does not name it"
+    ):
         checkpoint.load(saved)

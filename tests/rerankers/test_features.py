@@ -15,17 +15,21 @@ import pytest
 from conftest import Patch
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder
 
-from rerankers import features
-from rerankers.errors import RerankerError
-from rerankers.features import feedback, matches, meaning, temporal
-from rerankers.features.candidates import CandidateList
-from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
-from rerankers.features.tables import PERSONAL_WORDS, PostTable, WordTable
-from rerankers.pairs import FIRST_STAGE, FREQUENCIES, ORDER, PRIOR
-from rerankers.text.spaces import ADAPTED, WordSpace, general
-from rerankers.text.stems import stem
-from rerankers.text.vocabulary import Idf
-from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
+from tweetrerank.rerankers import features
+from tweetrerank.rerankers.features import feedback, matches, meaning, temporal
+from tweetrerank.rerankers.features.candidates import CandidateList
+from tweetrerank.rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
+from tweetrerank.rerankers.features.text_tables import (
+    PERSONAL_WORDS,
+    PostTable,
+    WordTable,
+)
+from tweetrerank.rerankers.pairs import FIRST_STAGE, FREQUENCIES, ORDER, PRIOR
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.spaces import ADAPTED, WordSpace, general
+from tweetrerank.rerankers.text.stems import stem
+from tweetrerank.rerankers.text.vocabulary import Idf
+from tweetrerank.rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
 Vector = npt.NDArray[np.float64]
 IDF = encoder().idf
@@ -34,24 +38,37 @@ IDF = encoder().idf
 @pytest.fixture(autouse=True)
 def any_list_is_enough(monkeypatch: Patch) -> None:
     """The samples are short: all lists are compared, all words are known; ``undo`` ends this."""
-    for name in ("candidates.LEAST_KNOWN", "meaning.LEAST_KNOWN", "candidates.FEWEST_COMPARED"):
-        monkeypatch.setattr(f"rerankers.features.{name}", 0)
-    monkeypatch.setattr("rerankers.features.candidates.RAREST_KNOWN", 2)
+    for name in (
+        "candidates.LEAST_KNOWN",
+        "meaning.LEAST_KNOWN",
+        "candidates.FEWEST_COMPARED",
+    ):
+        monkeypatch.setattr(f"tweetrerank.rerankers.features.{name}", 0)
+    monkeypatch.setattr("tweetrerank.rerankers.features.candidates.RAREST_KNOWN", 2)
 
 
-def of_letters(tokens: Sequence[str]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def of_letters(
+    tokens: Sequence[str],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Vectors that only depend on the word; that of ``cuts`` is 0, that of ``qx`` is unknown."""
     seeds = [sum(ord(c) * 31**n for n, c in enumerate(token)) for token in tokens]
     rows = [np.random.default_rng(seed).normal(size=7) for seed in seeds]
     vectors = np.array(rows) * [[token != "cuts"] for token in tokens]
-    return vectors.astype(np.float32), np.array([token != "qx" for token in tokens], np.float32)
+    return vectors.astype(np.float32), np.array(
+        [token != "qx" for token in tokens], np.float32
+    )
 
 
 SPACE = WordSpace(7, of_letters)
 
 
 def of_texts(
-    query: str, *texts: str, urls: Any = (), ids: Any = (), source: Idf = IDF, **signals: Vector
+    query: str,
+    *texts: str,
+    urls: Any = (),
+    ids: Any = (),
+    source: Idf = IDF,
+    **signals: Vector,
 ) -> CandidateList:
     """Candidates with these texts, and with word vectors of the collection."""
     table = WordTable(source)
@@ -71,9 +88,15 @@ def random_list(query: str, *left_out: str, count: int = 70) -> CandidateList:
     ids = random.integers(2**54, 2**54 + 172_800_000 * 2**22, size=count)
     first, rm3 = random.normal(size=(2, count)).round(1)
     rm3[random.random(count) < 0.3] = math.nan
-    signals = {FIRST_STAGE: first, ORDER: 1.0 + random.permutation(count), "rm3": rm3 - 8}
+    signals = {
+        FIRST_STAGE: first,
+        ORDER: 1.0 + random.permutation(count),
+        "rm3": rm3 - 8,
+    }
     kept = {name: values for name, values in signals.items() if name not in left_out}
-    return of_texts(query, *[*AWKWARD.values(), *texts][:count], ids=[*map(str, ids)], **kept)
+    return of_texts(
+        query, *[*AWKWARD.values(), *texts][:count], ids=[*map(str, ids)], **kept
+    )
 
 
 def computed(family: str, candidates: CandidateList) -> dict[str, list[float]]:
@@ -98,7 +121,9 @@ def scaled(values: Any) -> Any:
 
 def standard(values: Any) -> Any:
     is_equal = np.nanmax(values) == np.nanmin(values)
-    return (np.array(values) - np.nanmean(values)) / (math.inf if is_equal else np.nanstd(values))
+    return (np.array(values) - np.nanmean(values)) / (
+        math.inf if is_equal else np.nanstd(values)
+    )
 
 
 def log_rank(values: Any) -> list[float]:
@@ -107,7 +132,11 @@ def log_rank(values: Any) -> list[float]:
 
 
 def normalised(values: Any, prefix: str = "") -> dict[str, Any]:
-    found = {"minmax": scaled(values), "z": standard(values), "log_rank": log_rank(values)}
+    found = {
+        "minmax": scaled(values),
+        "z": standard(values),
+        "log_rank": log_rank(values),
+    }
     return {f"{prefix}{name}": column for name, column in found.items()}
 
 
@@ -123,12 +152,19 @@ def by_feature(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
 def centroids(vectors: Sequence[Vector], weights: Any, depth: int) -> list[float]:
     """Product with the centroid of the others among the best, with all of the last one's score."""
     last = sorted(weights)[-min(depth, len(weights))]
-    parts = [(w + 0.001) * v * (w >= last) for w, v in zip(weights, vectors, strict=True)]
-    return [float(v @ unit(sum(parts) - part)) for v, part in zip(vectors, parts, strict=True)]
+    parts = [
+        (w + 0.001) * v * (w >= last) for w, v in zip(weights, vectors, strict=True)
+    ]
+    return [
+        float(v @ unit(sum(parts) - part))
+        for v, part in zip(vectors, parts, strict=True)
+    ]
 
 
 def naive_overlap(candidates: CandidateList) -> dict[str, Any]:
-    common = [set(words(candidates.query)) & set(words(text)) for text in candidates.texts]
+    common = [
+        set(words(candidates.query)) & set(words(text)) for text in candidates.texts
+    ]
     sets = {"": common, "content_": [each - STOP_WORDS for each in common]}
     found = {f"{prefix}words": [*map(len, each)] for prefix, each in sets.items()}
     return found | {f"{p}idf": [sum(map(idf, each)) for each in sets[p]] for p in sets}
@@ -142,7 +178,9 @@ def naive_first_stage(candidates: CandidateList) -> dict[str, Any]:
 
 def naive_given(candidates: CandidateList) -> dict[str, Any]:
     scores, order = candidates.signals.get(FIRST_STAGE), candidates.signals.get(ORDER)
-    found = dict.fromkeys(("minmax", "z", "log_rank"), np.full(len(candidates), math.nan))
+    found = dict.fromkeys(
+        ("minmax", "z", "log_rank"), np.full(len(candidates), math.nan)
+    )
     if scores is not None:
         found |= normalised(scores)
     elif order is not None:
@@ -162,8 +200,13 @@ def naive_lexical(candidates: CandidateList) -> dict[str, Any]:
         norm = 0.9 * (0.6 + 0.4 * post.total() / mean)
         parts = [rarity[t] * post[t] / (post[t] + norm) for t in rarity]
         bm25.append(sum(parts) / sum(rarity.values()) if rarity else 0.0)
-        priors = {t: matches.MU * math.exp(-matches.RANGE * rarity[t]) / mean for t in rarity}
-        smooth = [(post[t] + p) / p / (1 + post.total() / matches.MU) for t, p in priors.items()]
+        priors = {
+            t: matches.MU * math.exp(-matches.RANGE * rarity[t]) / mean for t in rarity
+        }
+        smooth = [
+            (post[t] + p) / p / (1 + post.total() / matches.MU)
+            for t, p in priors.items()
+        ]
         likelihood.append(sum(map(math.log, smooth)) / max(1, len(smooth)))
     found = {"bm25": bm25, **normalised(bm25, "bm25_")}
     return found | {"ql": likelihood, **normalised(likelihood, "ql_")}
@@ -184,10 +227,15 @@ def naive_content(candidates: CandidateList) -> dict[str, Any]:
 
 
 def naive_grams(candidates: CandidateList) -> dict[str, Any]:
-    asked, posts = grams(candidates.query, 4), [grams(text, 4) for text in candidates.texts]
+    asked, posts = (
+        grams(candidates.query, 4),
+        [grams(text, 4) for text in candidates.texts],
+    )
     mean = max(1.0, sum(map(len, posts)) / len(posts))
     holders = {gram: sum(gram in post for post in posts) for gram in asked}
-    rarity = {g: math.log(1 + (len(posts) - n + 0.5) / (n + 0.5)) for g, n in holders.items()}
+    rarity = {
+        g: math.log(1 + (len(posts) - n + 0.5) / (n + 0.5)) for g, n in holders.items()
+    }
     bm25 = [
         sum(rarity[gram] for gram in asked & post)
         / (1 + 0.9 * (0.25 + 0.75 * len(post) / mean))
@@ -206,14 +254,18 @@ def shortest_cover(tokens: list[str], wanted: set[str]) -> int:
     best = len(tokens)
     for begin in range(len(tokens)):
         ends = range(begin + 1, min(begin + best, len(tokens)) + 1)
-        best = next((end - begin for end in ends if wanted <= {*tokens[begin:end]}), best)
+        best = next(
+            (end - begin for end in ends if wanted <= {*tokens[begin:end]}), best
+        )
     return best
 
 
 def naive_phrases(candidates: CandidateList) -> dict[str, Any]:
     query = candidates.query
     asked, theirs = [stem(word) for word in words(query)], grams(query, 3)
-    content = {stem(word) for word in words(query) if word not in STOP_WORDS} or set(asked)
+    content = {stem(word) for word in words(query) if word not in STOP_WORDS} or set(
+        asked
+    )
     pairs, rows = set(itertools.pairwise(asked)), []
     for text in candidates.texts:
         tokens, ours = [stem(word) for word in words(text)], grams(text, 3)
@@ -261,11 +313,16 @@ def naive_temporal(candidates: CandidateList) -> dict[str, Any]:
     if not candidates.doc_ids:
         return dict.fromkeys(features.find("temporal").names, [0.0] * len(candidates))
     hours = np.array([(int(doc_id) >> 22) / 3_600_000 for doc_id in candidates.doc_ids])
-    weights, others = scaled(candidates.signal(FIRST_STAGE)) ** 2, 1 - np.eye(len(hours))
+    weights, others = (
+        scaled(candidates.signal(FIRST_STAGE)) ** 2,
+        1 - np.eye(len(hours)),
+    )
     found: dict[str, Any] = {"age": np.log1p(max(hours) - hours)}
     found["newer"] = [np.mean(hours > hour) for hour in hours]
     for width in temporal.WIDTHS:
-        kernel = others * np.exp(-(np.subtract.outer(hours, hours) ** 2) / (2 * width**2))
+        kernel = others * np.exp(
+            -(np.subtract.outer(hours, hours) ** 2) / (2 * width**2)
+        )
         density = kernel @ weights / np.maximum(others @ weights, 1e-9)
         found[f"density_{width:.0f}h"] = density
         plain = kernel.sum(axis=1) / others.sum(axis=1)
@@ -276,15 +333,22 @@ def naive_temporal(candidates: CandidateList) -> dict[str, Any]:
 def naive_feedback(candidates: CandidateList) -> dict[str, Any]:
     posts = [Counter(words(text)) for text in candidates.texts]
     distinct = sorted({word for post in posts for word in post})
-    columns = {name: column for column, name in enumerate(sorted({*map(stem, distinct)}))}
-    rarity = {name: min(idf(word) for word in distinct if stem(word) == name) for name in columns}
+    columns = {
+        name: column for column, name in enumerate(sorted({*map(stem, distinct)}))
+    }
+    rarity = {
+        name: min(idf(word) for word in distinct if stem(word) == name)
+        for name in columns
+    }
     whole = np.zeros((len(posts), len(columns)))
     for row, post in enumerate(posts):
         for name, count in Counter(map(stem, post.elements())).items():
             whole[row, columns[name]] = (1 + math.log(count)) * rarity[name]
         whole[row] = unit(whole[row])
     rest = whole.copy()
-    rest[:, [columns[stem(w)] for w in words(candidates.query) if stem(w) in columns]] = 0.0
+    rest[
+        :, [columns[stem(w)] for w in words(candidates.query) if stem(w) in columns]
+    ] = 0.0
     return {
         f"{name}_{depth}": centroids([*vectors], candidates.evidence, depth)
         for name, vectors in (("every", whole), ("rest", rest))
@@ -310,7 +374,9 @@ def naive_meaning(candidates: CandidateList, space: WordSpace) -> dict[str, Any]
     weights, best = [idf(word) for word in asked], []
     for text in texts:
         post = [unit(vector) for vector in vectors(words(text))]
-        best.append([max((unit(q) @ v for v in post), default=0.0) for q in vectors(asked)])
+        best.append(
+            [max((unit(q) @ v for v in post), default=0.0) for q in vectors(asked)]
+        )
     sums, first = [total(text) for text in texts], candidates.evidence
     cosine = [float(total(query) @ vector) for vector in sums]
     mixed = (scaled(cosine) + first) / 2
@@ -319,7 +385,9 @@ def naive_meaning(candidates: CandidateList, space: WordSpace) -> dict[str, Any]
         "cosine_minmax": scaled(cosine),
         "cosine_z": standard(cosine),
         "idf_cosine": [float(weighted(query) @ weighted(text)) for text in texts],
-        "mean_best": [np.average(row, weights=weights) if weights else 0.0 for row in best],
+        "mean_best": [
+            np.average(row, weights=weights) if weights else 0.0 for row in best
+        ],
         "least_best": [min(row, default=0.0) for row in best],
         **{f"feedback_{d}": centroids(sums, first, d) for d in meaning.DEPTHS},
         "mixed_feedback": centroids(sums, mixed, 10),
@@ -333,7 +401,14 @@ def naive_signal(candidates: CandidateList) -> dict[str, Any]:
 
 
 WITHOUT_NAME = (
-    *(naive_content, naive_feedback, naive_first_stage, naive_given, naive_grams, naive_lexical),
+    *(
+        naive_content,
+        naive_feedback,
+        naive_first_stage,
+        naive_given,
+        naive_grams,
+        naive_lexical,
+    ),
     *(naive_overlap, naive_phrases, naive_quality, naive_temporal),
 )
 NAIVE: dict[str, Callable[[CandidateList], dict[str, Any]]] = {
@@ -348,14 +423,19 @@ def assert_naive(family: str, candidates: CandidateList) -> None:
     wanted, found = NAIVE[family](candidates), computed(family, candidates)
     assert sorted(found) == sorted(wanted)
     # Densities are computed on a grid.
-    close = {"rtol": 2e-3, "atol": 1e-6} if family == "temporal" else {"rtol": 1e-5, "atol": 1e-4}
+    close = (
+        {"rtol": 2e-3, "atol": 1e-6}
+        if family == "temporal"
+        else {"rtol": 1e-5, "atol": 1e-4}
+    )
     for feature, values in wanted.items():
         np.testing.assert_allclose(found[feature], values, err_msg=feature, **close)
 
 
 # Words that come twice, a word whose vector is 0, stop words with others or alone, no words.
 @pytest.mark.parametrize(
-    "query", ["bbc world service cuts", "is the cuts in the water", "cut cut cuts", "the", ""]
+    "query",
+    ["bbc world service cuts", "is the cuts in the water", "cut cut cuts", "the", ""],
 )
 @pytest.mark.parametrize("family", NAIVE)
 def test_features_are_those_of_loops(family: str, query: str) -> None:
@@ -366,7 +446,9 @@ def test_features_are_those_of_loops(family: str, query: str) -> None:
 @pytest.mark.parametrize("family", NAIVE)
 @pytest.mark.parametrize("texts", [["bbc cuts"], [""], ["", " "], ["zzz"] * 3], ids=str)
 def test_few_empty_or_equal_posts(family: str, texts: list[str]) -> None:
-    assert_naive(family, of_texts("bbc water 日本", *texts, rm3=np.full(len(texts), -7.3)))
+    assert_naive(
+        family, of_texts("bbc water 日本", *texts, rm3=np.full(len(texts), -7.3))
+    )
     nothing = computed(family, of_texts("bbc water"))
     assert nothing and not any(nothing.values())
 
@@ -376,10 +458,17 @@ def test_posts_are_told_apart() -> None:
     posts = of_texts("bbc world cuts", "bbc", "world", "cuts bbc", "world cuts")
     found = computed("phrases", posts)
     assert (found["whole_query"], found["pairs"]) == ([0] * 4, [0, 0, 0, 0.5])
-    found = computed("quality", of_texts("", "so", "oo", "SoOo", "!!!", "111", "ooo", "www.x.org"))
+    found = computed(
+        "quality", of_texts("", "so", "oo", "SoOo", "!!!", "111", "ooo", "www.x.org")
+    )
     assert found["is_elongated"] == [0, 0, 1, 0, 0, 1, 1]
     assert found["exclamation_marks"] == [0, 0, 0, 3, 0, 0, 0]
-    urls = ["http://a.org/bb", "http://c.org/cu", "http://cu.ts/é", "http://a.org/bbcbbc"]
+    urls = [
+        "http://a.org/bb",
+        "http://c.org/cu",
+        "http://cu.ts/é",
+        "http://a.org/bbcbbc",
+    ]
     urls += ["http://cuts.org/?x=bbc", "http://ABC.org/bbc-cut%73/É", ""]
     found = computed("links", of_texts("bbc cuts e", *"xxxxxxx", urls=urls))
     assert found["query_words"] == pytest.approx([0, 0, 0, 1 / 3, 1 / 3, 2 / 3, 0])
@@ -388,19 +477,25 @@ def test_posts_are_told_apart() -> None:
 
 def test_times_of_identifiers() -> None:
     milliseconds = temporal.milliseconds
-    assert milliseconds("29700859247") == 1_288_834_981_738  # the first, 2010-11-04 01:43:01
+    assert (
+        milliseconds("29700859247") == 1_288_834_981_738
+    )  # the first, 2010-11-04 01:43:01
     assert milliseconds(str(2**63 - 1)) is not None
     # Numbers of other collections' posts are smaller.
     numbers = ["30000000", str(10**10 - 1), "0" * 5 + str(10**10 - 1), str(2**63)]
     unknown = ["", "doc1", "-29000000000000000", "2e17", "²" * 11, *numbers]
     assert {*map(milliseconds, unknown)} == {None}
-    candidates = dataclasses.replace(random_list("bbc", count=len(unknown)), doc_ids=unknown)
+    candidates = dataclasses.replace(
+        random_list("bbc", count=len(unknown)), doc_ids=unknown
+    )
     assert not np.array([*computed("temporal", candidates).values()]).any()
 
 
 def test_evidence_is_the_best_that_is_known() -> None:
     whole = random_list("bbc world service cuts")
-    np.testing.assert_allclose(whole.evidence, scaled(whole.signals[FIRST_STAGE]), atol=1e-6)
+    np.testing.assert_allclose(
+        whole.evidence, scaled(whole.signals[FIRST_STAGE]), atol=1e-6
+    )
     # The unit of scores says nothing.
     other = {FIRST_STAGE: whole.signals[FIRST_STAGE] * 250 - 3}
     again = computed("given", dataclasses.replace(whole, signals=other))
@@ -408,9 +503,13 @@ def test_evidence_is_the_best_that_is_known() -> None:
         np.testing.assert_allclose(again[name], values, atol=1e-4)
     by_place = random_list("bbc", FIRST_STAGE)
     place = by_place.signals[ORDER]
-    np.testing.assert_allclose(by_place.evidence, 1 - np.log(place) / math.log(70), atol=1e-6)
+    np.testing.assert_allclose(
+        by_place.evidence, 1 - np.log(place) / math.log(70), atol=1e-6
+    )
     by_text = random_list("bbc world service cuts", FIRST_STAGE, ORDER)
-    np.testing.assert_allclose(by_text.evidence, naive_lexical(by_text)["bm25_minmax"], atol=1e-6)
+    np.testing.assert_allclose(
+        by_text.evidence, naive_lexical(by_text)["bm25_minmax"], atol=1e-6
+    )
 
 
 def test_missing_scores_and_spaces_are_nan() -> None:
@@ -445,13 +544,18 @@ def test_meaning_is_unknown_where_most_words_are(
     assert np.isnan(found["cosine_minmax"]).all()  # In so short a list
 
 
-def test_words_of_an_unknown_language_have_the_frequencies_of_the_list(monkeypatch: Patch) -> None:
+def test_words_of_an_unknown_language_have_the_frequencies_of_the_list(
+    monkeypatch: Patch,
+) -> None:
     """So posts are told apart where the source of IDF and the vectors know nothing."""
     monkeypatch.undo()
     posts = ["ტყე ზღვა " + ("ქარი" if number == 3 else "მთა") for number in range(40)]
     candidates = of_texts("ქარი ზღვა", *posts)
     assert not candidates.knows_frequencies
-    expected = [1.0, math.log(2) / math.log(41)]  # Of the rare word, and of the common one
+    expected = [
+        1.0,
+        math.log(2) / math.log(41),
+    ]  # Of the rare word, and of the common one
     assert candidates.query_columns.idf.tolist() == pytest.approx(expected)
     assert np.argmax(candidates.bm25) == 3
     assert np.isnan(computed("quality", candidates)["mean_idf"]).all()
@@ -468,7 +572,9 @@ def test_words_of_an_unknown_language_have_the_frequencies_of_the_list(monkeypat
         ("Aviso de tormenta en toda la costa, las escuelas cierran", False),
     ],
 )
-def test_english_frequencies_are_of_english(text: str, is_known: bool, monkeypatch: Patch) -> None:
+def test_english_frequencies_are_of_english(
+    text: str, is_known: bool, monkeypatch: Patch
+) -> None:
     """Though they know most words of other languages in Latin script, as rare ones."""
     monkeypatch.undo()
     candidates = of_texts(text[:16], *[text] * 40, source=Idf.from_wordfreq())
@@ -497,7 +603,10 @@ def test_short_lists_are_not_compared(family: str, monkeypatch: Patch) -> None:
         ("hashtag", r"'hashtag'.*hashtags.*overlap"),
         ("links:x", "links takes no parameter"),
         (":rm3", "found the feature family ':rm3', expected one of .*signal:NAME"),
-        *((f"meaning{s}", "meaning:general or meaning:adapted") for s in ("", ":", ":generally")),
+        *(
+            (f"meaning{s}", "meaning:general or meaning:adapted")
+            for s in ("", ":", ":generally")
+        ),
     ],
 )
 def test_wrong_names_of_families_are_errors(name: str, message: str) -> None:
@@ -513,7 +622,15 @@ def test_hashtags_match_by_their_words() -> None:
         "#g20 #2011elections #café": ["g20", "2011elections", "café"],
     }.items():
         assert hashtags(text) == expected
-    texts = ["bbc cuts", "#bbc", "## bbc ## Cuts", "#bbcworld", "# bbc_cuts", "#BBC bbc", "##  9m"]
+    texts = [
+        "bbc cuts",
+        "#bbc",
+        "## bbc ## Cuts",
+        "#bbcworld",
+        "# bbc_cuts",
+        "#BBC bbc",
+        "##  9m",
+    ]
     found = computed("hashtags", of_texts("bbc cuts", *texts))
     assert found["has_hashtag"] == [0, 1, 1, 1, 1, 1, 0]
     assert found["query_words"] == [0, 0.5, 1, 0, 1, 0.5, 0]
@@ -523,15 +640,28 @@ def judged_posts(texts: Sequence[str]) -> JudgedPosts:
     """Posts that were each judged relevant and not, all but the first for a topic more."""
     known = {str(row): text for row, text in enumerate(texts)}
     most = list(known)[1:]
-    topics = [("storm", known, 1), ("a late bus", known, 0), ("lunch", most, 1), ("train", most, 0)]
-    return JudgedPosts.of([(t, dict.fromkeys(of, grade)) for t, of, grade in topics], known)
+    topics = [
+        ("storm", known, 1),
+        ("a late bus", known, 0),
+        ("lunch", most, 1),
+        ("train", most, 0),
+    ]
+    return JudgedPosts.of(
+        [(t, dict.fromkeys(of, grade)) for t, of, grade in topics], known
+    )
 
 
 def test_what_judgments_of_other_topics_say(tmp_path: Path) -> None:
     """A post is known by its text; a topic in the query's own words says nothing."""
     texts = {"a": "storm over the coast", "b": "bbc cuts", "c": "lunch"}
-    topics = [("storms", {"a": 1, "b": 0}), ("heavy storm", {"a": 2}), ("Storm!", {"c": 1})]
-    (tmp_path / JUDGMENTS).write_bytes(JudgedPosts.of(topics, texts | {"d": ""}).content())
+    topics = [
+        ("storms", {"a": 1, "b": 0}),
+        ("heavy storm", {"a": 2}),
+        ("Storm!", {"c": 1}),
+    ]
+    (tmp_path / JUDGMENTS).write_bytes(
+        JudgedPosts.of(topics, texts | {"d": ""}).content()
+    )
     known = JudgedPosts.read(tmp_path / JUDGMENTS)
     unknown = of_texts("storm", *texts.values(), "new")
     found = computed(JUDGED, dataclasses.replace(unknown, resources={JUDGED: known}))
@@ -546,27 +676,46 @@ def test_what_judgments_of_other_topics_say(tmp_path: Path) -> None:
         JudgedPosts.read(tmp_path / JUDGMENTS)
 
 
-FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in features.families()]
+FAMILIES = [
+    name.replace("meaning:SPACE", "meaning:general") for name in features.families()
+]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: str) -> None:
+def test_every_family_is_finite_and_independent_of_the_order_of_pairs(
+    family: str,
+) -> None:
     found = features.find(family)
-    assert found.names and set(found.signals) <= {FIRST_STAGE, PRIOR, "NAME", "number:NAME"}
+    assert found.names and set(found.signals) <= {
+        FIRST_STAGE,
+        PRIOR,
+        "NAME",
+        "number:NAME",
+    }
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
     posts.append(("RT @a: " + POSTS[1][0], ""))
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
     random = np.random.default_rng(0)
     ids = random.integers(2**54, 2**54 + 2**46, size=len(posts))
-    signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.signals}
+    signals = {
+        name: random.random(len(pairs), dtype=np.float32) for name in found.signals
+    }
     pairs = dataclasses.replace(pairs, doc_ids=[*map(str, ids)], signals=signals)
     pairs = pairs.with_resources({JUDGED: judged_posts(pairs.texts)})
     values = features.table(pairs, [family], IDF).values
     np.testing.assert_array_equal(np.round(values, features.DECIMALS), values)
     # Nobody knows the judgments of an empty text.
-    rows = [n for n, post in enumerate(pairs.post_index) if family != JUDGED or pairs.texts[post]]
-    varies = [name != "log_size" for name in found.names]  # All lists are of the same size.
-    assert np.isfinite(values[rows]).all() and np.ptp(values[rows], axis=0)[varies].all()
+    rows = [
+        n
+        for n, post in enumerate(pairs.post_index)
+        if family != JUDGED or pairs.texts[post]
+    ]
+    varies = [
+        name != "log_size" for name in found.names
+    ]  # All lists are of the same size.
+    assert (
+        np.isfinite(values[rows]).all() and np.ptp(values[rows], axis=0)[varies].all()
+    )
     order = random.permutation(len(pairs))
     again = features.table(pairs.take(order), [family], IDF).values
     np.testing.assert_array_equal(again, values[order])
@@ -576,7 +725,9 @@ def test_every_query_has_the_frequencies_of_its_collection() -> None:
     pairs, families = all_pairs(), ["overlap", "quality"]
     own = Idf.from_document_frequencies({"bbc": 9, "the": 5}, 10, "own")
     known = [{FREQUENCIES: own} if row % 2 else {} for row in range(len(pairs.queries))]
-    found = features.table(dataclasses.replace(pairs, resources=known), families, IDF).values
+    found = features.table(
+        dataclasses.replace(pairs, resources=known), families, IDF
+    ).values
     expected = [features.table(pairs, families, idf).values for idf in (IDF, own)]
     is_own = (pairs.query_index % 2 == 1)[:, None]
     np.testing.assert_array_equal(found, np.where(is_own, *expected[::-1]))
@@ -589,8 +740,12 @@ def test_every_query_has_the_space_of_its_collection() -> None:
     spaces = [{ADAPTED: SPACE} if row % 2 else {} for row in range(len(pairs.queries))]
     pairs = dataclasses.replace(pairs, resources=spaces)
     found = features.table(pairs, ["meaning:adapted"], IDF).values
-    np.testing.assert_array_equal(np.isnan(found).all(axis=1), pairs.query_index % 2 == 0)
-    np.testing.assert_array_equal(np.isnan(found).any(axis=1), pairs.query_index % 2 == 0)
+    np.testing.assert_array_equal(
+        np.isnan(found).all(axis=1), pairs.query_index % 2 == 0
+    )
+    np.testing.assert_array_equal(
+        np.isnan(found).any(axis=1), pairs.query_index % 2 == 0
+    )
     rows = np.flatnonzero(pairs.query_index % 2)
     again = features.table(pairs.take(rows), ["meaning:adapted"], IDF).values
     np.testing.assert_array_equal(again, found[rows])

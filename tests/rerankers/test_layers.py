@@ -7,18 +7,25 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from rerankers.logistic import logistic_regression
-from rerankers.networks import layers
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.logistic import logistic_regression
+from tweetrerank.rerankers.networks import layers
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
-KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)
+KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(
+    3
+)
 
 
 def test_hashed_vectors_never_change() -> None:
     """By literals: other numbers would make every shipped checkpoint misread unknown terms."""
     table = layers.hashed_vectors(2, 4, seed=1)
     assert table.tolist() == [[-109, 12, -22, -68], [110, 120, -108, -21]]
-    assert layers.hashed_vectors(64_000, 32, seed=2)[-1, -4:].tolist() == [65, 49, 8, -18]
+    assert layers.hashed_vectors(64_000, 32, seed=2)[-1, -4:].tolist() == [
+        65,
+        49,
+        8,
+        -18,
+    ]
 
 
 def test_frozen_vectors_are_close_to_the_originals_or_hashed() -> None:
@@ -32,7 +39,9 @@ def test_frozen_vectors_are_close_to_the_originals_or_hashed() -> None:
     np.testing.assert_array_equal(vectors[1, 0], known[19])
     scale = layers.TYPICAL_LENGTH / (73.6 * 50**0.5)
     table = layers.hashed_vectors(8, 50, seed=1) * np.float32(scale)
-    np.testing.assert_allclose(vectors[[0, 0, 1], [1, 2, 2]], table[[0, 7, 1]], rtol=1e-6)
+    np.testing.assert_allclose(
+        vectors[[0, 0, 1], [1, 2, 2]], table[[0, 7, 1]], rtol=1e-6
+    )
 
 
 def test_unknown_words_of_rao_2019_are_positive_and_trained() -> None:
@@ -58,7 +67,9 @@ def test_low_precision_is_for_training_alone() -> None:
 
 @pytest.mark.parametrize("penalty", [0.0, 0.01, 5.0])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 40.0])
-def test_logistic_regression_is_that_of_scikit_learn(penalty: float, scale: float) -> None:
+def test_logistic_regression_is_that_of_scikit_learn(
+    penalty: float, scale: float
+) -> None:
     random = np.random.default_rng(1)
     features = random.normal(size=(400, 3)) * scale
     relevant = features @ [1, 2, 0] / scale + random.logistic(size=400) > 1

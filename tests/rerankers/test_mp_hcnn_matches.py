@@ -9,11 +9,11 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerankers.networks.inputs import Tokenized
-from rerankers.networks.models._mp_hcnn_matches import Matches, find_matches
-from rerankers.pairs import Pairs
-from rerankers.text.spans import find_url, find_words, trigram_spans
-from rerankers.text.words import character_trigrams, url_text, words
+from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.models._mp_hcnn_matches import Matches, find_matches
+from tweetrerank.rerankers.pairs import Pairs
+from tweetrerank.rerankers.text.spans import find_url, find_words, trigram_spans
+from tweetrerank.rerankers.text.words import character_trigrams, url_text, words
 
 TEXTS, URLS = ([post[part] for post in POSTS] for part in (0, 1))
 
@@ -22,13 +22,18 @@ AWKWARD_LETTERS = """
 a Z ooo é e\u0301 İ ß ﬁ ½ Ⓗ ™ Σ … _ ' ’ n't 's @ @bob # http://t.co/x www. -LRB- \\ \U0001f602
 \u200d ع ガ 한 7 %C3%BC %20 % / ?
 """
-pieces = st.lists(st.sampled_from([*AWKWARD_LETTERS.split(), " ", "\n", "\0"])).map("".join)
+pieces = st.lists(st.sampled_from([*AWKWARD_LETTERS.split(), " ", "\n", "\0"])).map(
+    "".join
+)
 texts = st.one_of(st.text(), pieces, st.sampled_from([*AWKWARD.values()]))
 
 
 def test_words_are_found_where_they_were_written() -> None:
     for text, expected in (
-        ("RT @bbc: Cuts http://t.co/x #BBC!", {"rt": "RT", "cuts": "Cuts", "bbc": "BBC"}),
+        (
+            "RT @bbc: Cuts http://t.co/x #BBC!",
+            {"rt": "RT", "cuts": "Cuts", "bbc": "BBC"},
+        ),
         ("sooooo gooood", {"soo": "sooooo", "good": "gooood"}),
         ("café MÜNCHEN", {"cafe": "café", "munchen": "MÜNCHEN"}),
         ("\U0001f602lol\U0001f602 \U0001f1ea\U0001f1ec ok", {"lol": "lol", "ok": "ok"}),
@@ -36,7 +41,9 @@ def test_words_are_found_where_they_were_written() -> None:
         ("don't a_b it’s", {key: key for key in ("do", "n't", "a", "b", "it", "s")}),
         ("\U0001d407\U0001d422!", {"hi": "\U0001d407\U0001d422"}),
     ):
-        assert {word.text: text[slice(*word.place)] for word in find_words(text)} == expected
+        assert {
+            word.text: text[slice(*word.place)] for word in find_words(text)
+        } == expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -77,10 +84,20 @@ CHANGES = {"similarity": "dot", "use_url_trigrams": False}  # Of "robust"
 
 @pytest.mark.parametrize(
     ("configuration", "changes"),
-    [("robust", {}), ("paper", {}), ("paper", {"normalization": "none"}), ("robust", CHANGES)],
+    [
+        ("robust", {}),
+        ("paper", {}),
+        ("paper", {"normalization": "none"}),
+        ("robust", CHANGES),
+    ],
 )
-def test_matches_are_those_the_model_pools(configuration: str, changes: dict[str, Any]) -> None:
-    unweighted = {**changes, "idf_weights": False}  # The paper's features are scaled by IDF.
+def test_matches_are_those_the_model_pools(
+    configuration: str, changes: dict[str, Any]
+) -> None:
+    unweighted = {
+        **changes,
+        "idf_weights": False,
+    }  # The paper's features are scaled by IDF.
     model: Any = small_model("mp_hcnn", configuration, **unweighted)
     rows = np.arange(len(TEXTS))
     pairs = Pairs([QUERIES[0]], TEXTS, URLS, np.zeros_like(rows), rows)

@@ -17,21 +17,33 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from conftest import Patch
 from helpers import reranking_samples as samples
-from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, scores_of, small_model
+from helpers.reranking_samples import (
+    POSTS,
+    QUERIES,
+    VECTOR_SIZE,
+    encoder,
+    scores_of,
+    small_model,
+)
 from nltk.tokenize import TreebankWordTokenizer
 from scipy.signal import correlate
 from sklearn.linear_model import LogisticRegression
 
-from rerankers import checkpoint, devices, models
-from rerankers.networks.base import TRIGRAMS, WORDS, Reranker
-from rerankers.networks.inputs import Tokenized
-from rerankers.networks.models.drmm import histograms
-from rerankers.networks.models.pwim import PER_PLACE
-from rerankers.networks.training import loop
-from rerankers.networks.training.loop import Examples, make_optimizer, train
-from rerankers.networks.training.settings import Settings
-from rerankers.pairs import PRIOR, Pairs, prior_of_rank
-from rerankers.text.words import STOP_WORDS, character_trigrams, url_text, words
+from tweetrerank.rerankers import checkpoint, devices, registry
+from tweetrerank.rerankers.networks.base import TRIGRAMS, WORDS, Reranker
+from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.models.drmm import histograms
+from tweetrerank.rerankers.networks.models.pwim import PER_PLACE
+from tweetrerank.rerankers.networks.training import loop
+from tweetrerank.rerankers.networks.training.loop import Examples, make_optimizer, train
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.pairs import PRIOR, Pairs, prior_of_rank
+from tweetrerank.rerankers.text.words import (
+    STOP_WORDS,
+    character_trigrams,
+    url_text,
+    words,
+)
 
 Vector = npt.NDArray[np.float64]
 Weights = dict[str, Vector]
@@ -39,7 +51,10 @@ Weights = dict[str, Vector]
 LONG = " ".join(f"cuts{n % 7} water" for n in range(50))
 CASES: list[tuple[str, str]] = [
     (QUERIES[0], POSTS[0][0]),
-    (QUERIES[1], "egypt " * 5 + "has no water and shortages of water in many other places"),
+    (
+        QUERIES[1],
+        "egypt " * 5 + "has no water and shortages of water in many other places",
+    ),
     (QUERIES[2], POSTS[10][0]),  # one word against one word
     (QUERIES[1], QUERIES[1]),
     ("xyzzy the plugh", "plugh xyzzy xyzzy a 5 nothing"),  # words without vectors
@@ -85,7 +100,9 @@ def naive_windows(vectors: Vector, width: int, margin: int = 0) -> Vector:
     if not len(vectors):
         return np.zeros((0, width * vectors.shape[1]))
     padded = np.pad(vectors, ((margin, width - 1), (0, 0)))
-    return np.stack([padded[i : i + width].ravel() for i in range(len(vectors) + margin)])
+    return np.stack(
+        [padded[i : i + width].ravel() for i in range(len(vectors) + margin)]
+    )
 
 
 def naive_squares(maps: Vector, weight: Vector, bias: Vector) -> Vector:
@@ -111,7 +128,9 @@ def relu(x: Vector) -> Vector:
 
 def perceptron(weights: Weights, name: str, x: Any, activation: Any = relu) -> Vector:
     """Linear layers with a ReLU or another activation between them."""
-    first, *others = sorted({k.rpartition(".")[0] for k in weights if k.startswith(f"{name}.")})
+    first, *others = sorted(
+        {k.rpartition(".")[0] for k in weights if k.startswith(f"{name}.")}
+    )
     x = linear(weights, first, x)
     for layer in others:
         x = linear(weights, layer, activation(x))
@@ -130,16 +149,24 @@ def naive_overlap(query: str, post: str) -> list[float]:
     asked = dict(zip(vocabulary.ids(words(query)), words(query), strict=True))
     common = [word for row, word in asked.items() if row in theirs]
     content = [word for word in common if not is_told(word)]
-    return [f for each in (common, content) for f in (len(each), float(idf.weights(each).sum()))]
+    return [
+        f
+        for each in (common, content)
+        for f in (len(each), float(idf.weights(each).sum()))
+    ]
 
 
 def cntn_sentence(weights: Weights, vectors: Vector) -> Vector:
     """CNTN, section 3, for one text [s, E]: its vector [n_s]."""
     maps = vectors
     for layer, bias in enumerate(weights["biases"]):
-        maps = naive_windows(maps, 3, margin=2) @ weights[f"convolutions.{layer}.weight"]
+        maps = (
+            naive_windows(maps, 3, margin=2) @ weights[f"convolutions.{layer}.weight"]
+        )
         k = max(4, math.ceil((2 - layer) * len(vectors) / 3))
-        best = np.argsort(-maps, axis=0, kind="stable")[:k]  # Of equal values, the earlier.
+        best = np.argsort(-maps, axis=0, kind="stable")[
+            :k
+        ]  # Of equal values, the earlier.
         maps = np.tanh(np.take_along_axis(maps, np.sort(best, axis=0), axis=0) + bias)
     top = np.zeros((4, maps.shape[1]))
     top[: len(maps)] = maps
@@ -166,14 +193,20 @@ def cntn(model: Reranker, query: str, post: str) -> float:
         inner += q @ a
     if config.linear:
         inner += linear(everything, "linear", [*q, *a])
-    return float(everything["weights"] @ (np.tanh(inner) if config.activation == "tanh" else inner))
+    return float(
+        everything["weights"]
+        @ (np.tanh(inner) if config.activation == "tanh" else inner)
+    )
 
 
 def drmm(model: Reranker, query: str, post: str) -> float:
     """DRMM, section 4: s = Σ g_i z_i."""
     config, weights = model.config, weights_of(model)
     ids, post_ids = (encoder().vocabulary.ids(words(text)) for text in (query, post))
-    cosines, evidence = unit(word_vectors(model, query)) @ unit(word_vectors(model, post)).T, []
+    cosines, evidence = (
+        unit(word_vectors(model, query)) @ unit(word_vectors(model, post)).T,
+        [],
+    )
     for word, row in zip(ids, cosines, strict=True):
         is_exact = np.equal(post_ids, word)
         bins, _ = np.histogram(row[~is_exact].clip(-1, 1), 29, (-1, 1))
@@ -244,19 +277,28 @@ def duet_words(model: Reranker, text: str, most: int) -> tuple[list[int], list[V
     return ids, rows
 
 
-def duet_regions(weights: Weights, name: str, rows: list[Vector], region: int) -> list[Vector]:
+def duet_regions(
+    weights: Weights, name: str, rows: list[Vector], region: int
+) -> list[Vector]:
     """Convolution, max pooling of regions and a fully connected layer."""
     if not rows:
         return []
-    inner = naive_windows(np.stack(rows), 3, margin=2) @ weights[f"{name}.convolution.weight"]
+    inner = (
+        naive_windows(np.stack(rows), 3, margin=2)
+        @ weights[f"{name}.convolution.weight"]
+    )
     windows = np.tanh(inner + weights[f"{name}.bias"])
-    pooled = [windows[n : n + region].max(axis=0) for n in range(0, len(windows), region)]
+    pooled = [
+        windows[n : n + region].max(axis=0) for n in range(0, len(windows), region)
+    ]
     return [np.tanh(linear(weights, f"{name}.output", each)) for each in pooled]
 
 
 def duet_hidden(weights: Weights, name: str, places: list[Vector], size: int) -> Vector:
     """A fully connected layer on places side by side, zeros where there is none."""
-    return np.tanh(linear(weights, name, np.concatenate([*places, np.zeros(size)])[:size]))
+    return np.tanh(
+        linear(weights, name, np.concatenate([*places, np.zeros(size)])[:size])
+    )
 
 
 def duet(model: Reranker, query: str, post: str) -> float:
@@ -264,14 +306,19 @@ def duet(model: Reranker, query: str, post: str) -> float:
     config, weights = model.config, weights_of(model)
     query_ids, query_rows = duet_words(model, query, 16)
     post_ids, post_rows = duet_words(model, post, 62)
-    matches = [[float(q == d) for d in post_ids] + [0.0] * (62 - len(post_ids)) for q in query_ids]
+    matches = [
+        [float(q == d) for d in post_ids] + [0.0] * (62 - len(post_ids))
+        for q in query_ids
+    ]
     local = [np.tanh(linear(weights, "places", row)) for row in matches]
     whole = duet_regions(weights, "query", query_rows, 1000)
     regions = duet_regions(weights, "post", post_rows, 8)
     products = [whole[0] * row for row in regions] if whole else []
     first = duet_hidden(weights, "local", local, 16 * config.local_filters)
     second = duet_hidden(weights, "distributed", products, 8 * config.filters)
-    return float(linear(weights, "score", np.append(first, second))[0])  # f_local + f_distributed
+    return float(
+        linear(weights, "score", np.append(first, second))[0]
+    )  # f_local + f_distributed
 
 
 def naive_ngrams(model: Reranker, text: str) -> list[Vector]:
@@ -281,7 +328,9 @@ def naive_ngrams(model: Reranker, text: str) -> list[Vector]:
         return [vectors]
     weights, levels = weights_of(model), []
     for width in range(1, model.config.longest_ngram + 1):
-        matrix, bias = (weights[f"convolutions.{width - 1}.{key}"] for key in ("weight", "bias"))
+        matrix, bias = (
+            weights[f"convolutions.{width - 1}.{key}"] for key in ("weight", "bias")
+        )
         levels.append(np.maximum(naive_windows(vectors, width) @ matrix + bias, 0))
     return levels
 
@@ -317,7 +366,9 @@ def sm_cnn_text(model: Reranker, side: str, text: str) -> Vector:
     masked = "".join("0" if c.isdigit() else c for c in text)
     weights, width = weights_of(model, f"{side}_sentence."), model.config.width
     windows = naive_windows(word_vectors(model, masked), width, width - 1)
-    return (windows @ weights["convolution.weight"] + weights["bias"]).max(axis=0, initial=0)
+    return (windows @ weights["convolution.weight"] + weights["bias"]).max(
+        axis=0, initial=0
+    )
 
 
 def sm_cnn(model: Reranker, query: str, post: str, prior: float = 0.0) -> float:
@@ -366,7 +417,10 @@ def naive_states(model: Reranker, text: str) -> list[Vector]:
         lstm = copy.deepcopy(model.get_submodule(name)).double()
         return lstm(torch.from_numpy(vectors.copy()))[0].detach().numpy()
 
-    forward, backward = read("from_beginning", vectors), read("from_end", vectors[::-1])[::-1]
+    forward, backward = (
+        read("from_beginning", vectors),
+        read("from_end", vectors[::-1])[::-1],
+    )
     return [np.append(forward, backward, axis=1), forward, backward, forward + backward]
 
 
@@ -408,7 +462,9 @@ def pwim(model: Reranker, query: str, post: str) -> float:
     weights = weights_of(model)
     image = naive_cube(model, query, post)
     for layer in range(5):
-        kernel, bias = (weights[f"convolutions.{layer}.{name}"] for name in ("weight", "bias"))
+        kernel, bias = (
+            weights[f"convolutions.{layer}.{name}"] for name in ("weight", "bias")
+        )
         image = naive_squares(image, kernel, bias)
         if layer < 4:
             image = F.max_pool2d(torch.from_numpy(image), 2, ceil_mode=True).numpy()
@@ -425,20 +481,27 @@ def group_a(weights: Weights, sentence: Vector, width: float, pooling: str) -> V
     """MP-CNN, block A: one vector."""
     if math.isinf(width):
         return pool(sentence, pooling)
-    weight, bias = (weights[f"holistic.{int(width) - 1}.{name}"] for name in ("weight", "bias"))
+    weight, bias = (
+        weights[f"holistic.{int(width) - 1}.{name}"] for name in ("weight", "bias")
+    )
     return pool(np.tanh(naive_windows(sentence, int(width)) @ weight.T + bias), pooling)
 
 
 def group_b(weights: Weights, sentence: Vector, width: int, pooling: str) -> Vector:
     """MP-CNN, block B: [dimensions, filters]."""
-    weight, bias = (weights[f"by_dimension.{width - 1}.{name}"] for name in ("weight", "bias"))
+    weight, bias = (
+        weights[f"by_dimension.{width - 1}.{name}"] for name in ("weight", "bias")
+    )
     windows = naive_windows(sentence, width).reshape(-1, width, 1, VECTOR_SIZE)
     maps = np.tanh((windows * weight).sum(axis=1) + bias)  # [L, filters, E]
     return pool(maps, pooling).T
 
 
 def unit_2(x: Vector, y: Vector) -> list[float]:
-    return [x @ y / math.sqrt((x @ x + 1e-8) * (y @ y + 1e-8)), float(np.linalg.norm(x - y))]
+    return [
+        x @ y / math.sqrt((x @ x + 1e-8) * (y @ y + 1e-8)),
+        float(np.linalg.norm(x - y)),
+    ]
 
 
 def mp_cnn(model: Reranker, query: str, post: str) -> float:
@@ -449,10 +512,14 @@ def mp_cnn(model: Reranker, query: str, post: str) -> float:
 
     def unit_1(x: Vector, y: Vector) -> list[float]:
         differences = np.abs(x - y).tolist()
-        return unit_2(x, y) + ([sum(differences)] if config.l1 == "sum" else differences)
+        return unit_2(x, y) + (
+            [sum(differences)] if config.l1 == "sum" else differences
+        )
 
     blocks = [  # Of block A: by pooling, [texts, widths, filters]
-        np.array([[group_a(weights, text, w, pooling) for w in widths] for text in texts])
+        np.array(
+            [[group_a(weights, text, w, pooling) for w in widths] for text in texts]
+        )
         for pooling in ("max", "min", "mean")
     ]
     features = []
@@ -479,7 +546,9 @@ def plain(text: str) -> str:
     return " ".join("".join(letters).lower().split())
 
 
-def mp_hcnn_levels(model: Reranker, tower: str, ids: list[int], rows: int) -> list[Vector]:
+def mp_hcnn_levels(
+    model: Reranker, tower: str, ids: list[int], rows: int
+) -> list[Vector]:
     """MP-HCNN, section 3.2: depth + 1 matrices [rows, ·]."""
     config, weights = model.config, weights_of(model, f"towers.{tower}.convolutions.")
     padded = torch.tensor([*ids, *[0] * (rows + 1 - len(ids))])
@@ -488,7 +557,10 @@ def mp_hcnn_levels(model: Reranker, tower: str, ids: list[int], rows: int) -> li
     levels, padding = [vectors[:rows]], vectors[rows]
     is_read = config.normalization == "query"
     for depth in range(config.depth):
-        filters, bias = weights[f"{depth}.weight"], weights[f"{depth}.bias"]  # [width · E, F]
+        filters, bias = (
+            weights[f"{depth}.weight"],
+            weights[f"{depth}.bias"],
+        )  # [width · E, F]
         below = np.concatenate([levels[-1], np.tile(padding, (width - 1, 1))])
         above = relu(naive_windows(below, width)[:rows] @ filters + bias)
         if not is_read:
@@ -498,7 +570,9 @@ def mp_hcnn_levels(model: Reranker, tower: str, ids: list[int], rows: int) -> li
     return levels
 
 
-def mp_hcnn_features(config: Any, name: str, idf: Vector, levels: Any, length: int) -> Vector:
+def mp_hcnn_features(
+    config: Any, name: str, idf: Vector, levels: Any, length: int
+) -> Vector:
     """MP-HCNN, section 3.3: [query positions, (depth + 1) · pools], zeros past the query's end."""
     kind, features = config.normalization, list[Vector]()
     width, weighted = (2, 2) if name == "words" else (4, config.weighted_trigram_depths)
@@ -516,7 +590,9 @@ def mp_hcnn_features(config: Any, name: str, idf: Vector, levels: Any, length: i
         pools = [own.max(axis=1)] * config.max_pooling + [mean] * config.mean_pooling
         weights = np.ones(len(s))
         if config.evidence == "positions" and config.idf_weights and depth < weighted:
-            weights = [phrase_idf(config.idf, idf[n:], depth, width) for n in range(len(s))]
+            weights = [
+                phrase_idf(config.idf, idf[n:], depth, width) for n in range(len(s))
+            ]
         features += [pool * weights for pool in pools]
     return np.stack(features, axis=1)
 
@@ -529,7 +605,9 @@ def phrase_idf(kind: str, idf: Vector, depth: int, width: int) -> float:
     return float(phrase.mean()) if len(phrase) else 0.0
 
 
-def mp_hcnn_inputs(config: Any, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
+def mp_hcnn_inputs(
+    config: Any, query: str, text: str, url: str
+) -> dict[str, tuple[Any, Any, Any]]:
     """Perspective -> query's identifiers, their IDF, post's identifiers."""
     reader, is_code = encoder(), config.urls == "code"
     tokenize = TreebankWordTokenizer().tokenize
@@ -549,11 +627,17 @@ def mp_hcnn_inputs(config: Any, query: str, text: str, url: str) -> dict[str, tu
     url_grams = character_trigrams([url if is_code else url_text(url)])
     of_query = ((grams.values + 1).tolist(), spread)
     everything = {
-        "words": (reader.vocabulary.ids(split(query)), rare, reader.vocabulary.ids(split(text))),
+        "words": (
+            reader.vocabulary.ids(split(query)),
+            rare,
+            reader.vocabulary.ids(split(text)),
+        ),
         "post_trigrams": (*of_query, (post_grams.values + 1).tolist()),
         "url_trigrams": (*of_query, (url_grams.values + 1).tolist()),
     }
-    return {name: of for name, of in everything.items() if getattr(config, f"use_{name}")}
+    return {
+        name: of for name, of in everything.items() if getattr(config, f"use_{name}")
+    }
 
 
 def mp_hcnn(model: Reranker, query: str, text: str, url: str = "") -> float:
@@ -573,7 +657,9 @@ def mp_hcnn(model: Reranker, query: str, text: str, url: str = "") -> float:
             continue
         shares, total = idf if config.idf_weights else np.ones(len(idf)), np.zeros(4)
         for row, share in zip(features, shares, strict=False):
-            total += share * perceptron(weights, f"position.{name}", np.append(row, share))
+            total += share * perceptron(
+                weights, f"position.{name}", np.append(row, share)
+            )
         evidence.append(total / max(shares.sum(), 1e-6))
     if config.url_presence:
         evidence.append(np.array([float(url_text(url) != "<url>")]))
@@ -581,7 +667,13 @@ def mp_hcnn(model: Reranker, query: str, text: str, url: str = "") -> float:
 
 
 SMALL_PYRAMID = {"filters": 3, "deep_filters": 4}
-SIZES = {"width": 3, "deep_width": 5, "pooled_rows": 3, "pooled_columns": 7, "query_words": 2}
+SIZES = {
+    "width": 3,
+    "deep_width": 5,
+    "pooled_rows": 3,
+    "pooled_columns": 7,
+    "query_words": 2,
+}
 PYRAMIDS = ({"similarity": "cosine"}, {"similarity": "dot"}, SIZES)
 TOWERS = [{"trigram_buckets": buckets, "smoothing": 4.0} for buckets in (64_000, 500)]
 FEW, ONE = {"dimension_filters": 3}, {"dimension_filters": 1, "widths": 1}
@@ -594,7 +686,12 @@ SWITCHES = [  # Of MP-HCNN: Table 4 and Figure 2
     {"normalization": "post", "temperature": 3.0, "url_presence": True, "urls": "path"},
     {"tokens": "treebank", "urls": "path", "separate_urls": False},
     {"trigrams": "text", "idf": "phrases", "use_words": False, "separate_urls": True},
-    {"similarity": "cosine", "normalization": "none", "url_presence": False, "depth": 3},
+    {
+        "similarity": "cosine",
+        "normalization": "none",
+        "url_presence": False,
+        "depth": 3,
+    },
 ]
 WEIGHTED: list[tuple[Callable[..., float], str, str, Sequence[dict[str, Any]]]] = [
     (cntn, "cntn", "", [{}]),
@@ -603,7 +700,12 @@ WEIGHTED: list[tuple[Callable[..., float], str, str, Sequence[dict[str, Any]]]] 
     (dssm, "c_dssm", "compact", TOWERS),
     (duet, "duet", "", [{}]),
     (knrm, "knrm", "", [{}]),
-    (match_pyramid, "match_pyramid", "cosine", [SMALL_PYRAMID | each for each in PYRAMIDS]),
+    (
+        match_pyramid,
+        "match_pyramid",
+        "cosine",
+        [SMALL_PYRAMID | each for each in PYRAMIDS],
+    ),
     (sm_cnn, "sm_cnn", "static", [{"hidden": 0}, {"prior": False, "filters": 1}]),
     (sm_cnn, "sm_cnn", "text", [{}]),
     (pwim, "pwim", "compact paper", [{"channel_share": 0.05}]),
@@ -637,27 +739,39 @@ SLOW = {"mp_hcnn": [pytest.mark.slow]}
 @pytest.mark.parametrize(
     ("written_out", "name", "configuration", "changes"),
     [
-        pytest.param(of, name, key, each, id=f"{name}-{key}-{each}", marks=SLOW.get(name, ()))
+        pytest.param(
+            of, name, key, each, id=f"{name}-{key}-{each}", marks=SLOW.get(name, ())
+        )
         for of, name, keys, changes in WEIGHTED
-        for key in keys.split() or models.find(name).configurations
+        for key in keys.split() or registry.find(name).configurations
         for each in changes
     ],
 )
 def test_scores_are_those_of_the_paper(
-    written_out: Any, name: str, configuration: str, changes: dict[str, Any], monkeypatch: Patch
+    written_out: Any,
+    name: str,
+    configuration: str,
+    changes: dict[str, Any],
+    monkeypatch: Patch,
 ) -> None:
     """On the processor, by a fast path if there is one, and as on a GPU by a forward pass."""
     model, cases = varied(name, configuration, **changes), OF_MODEL.get(name, CASES)
     rows = np.arange(len(cases))
     signals = {PRIOR: prior_of_rank(rows + 1)} if name == "sm_cnn" else {}
     values = np.array([*signals.values()]).reshape(-1, len(cases)).T.tolist()
-    expected = [written_out(model, *case, *of) for case, of in zip(cases, values, strict=True)]
+    expected = [
+        written_out(model, *case, *of) for case, of in zip(cases, values, strict=True)
+    ]
     assert np.ptp(expected) > 1e-4, "all pairs score the same"
-    queries, texts, urls = zip(*((q, text, "".join(url)) for q, text, *url in cases), strict=True)
+    queries, texts, urls = zip(
+        *((q, text, "".join(url)) for q, text, *url in cases), strict=True
+    )
     pairs = Pairs([*queries], [*texts], [*urls], rows, rows, signals)
     for hosts in (devices.HOSTS, ()):
         monkeypatch.setattr(devices, "HOSTS", hosts)
-        np.testing.assert_allclose(scores_of(model, pairs), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            scores_of(model, pairs), expected, rtol=1e-5, atol=1e-5
+        )
 
 
 def test_ends_of_the_range_are_in_the_outer_bins_of_drmm() -> None:
@@ -672,14 +786,18 @@ def test_ends_of_the_range_are_in_the_outer_bins_of_drmm() -> None:
 def test_convolutions_of_sm_cnn_get_a_tenth_of_the_weight_decay() -> None:
     model = small_model("sm_cnn", "static", vectors="positive")
     optimizer = make_optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
-    decays = {id(p): of["weight_decay"] for of in optimizer.param_groups for p in of["params"]}
+    decays = {
+        id(p): of["weight_decay"] for of in optimizer.param_groups for p in of["params"]
+    }
     for name, parameter in model.named_parameters():
         expected = 1e-5 if "_sentence." in name else 1e-4
         assert decays.pop(id(parameter)) == pytest.approx(expected), name
     assert not decays
 
 
-def test_plain_gradient_descent_is_the_same_with_sparse_gradients(monkeypatch: Patch) -> None:
+def test_plain_gradient_descent_is_the_same_with_sparse_gradients(
+    monkeypatch: Patch,
+) -> None:
     """Large tables of DSSM are trained by them; with momentum they cannot be."""
     moved = []
     for smallest in (1, 10**9):
@@ -700,7 +818,9 @@ def test_plain_gradient_descent_is_the_same_with_sparse_gradients(monkeypatch: P
 PAIRS = samples.all_pairs()
 RELEVANT = np.random.default_rng(4).random(len(PAIRS)) < 0.4
 TEXTS = [(query, text) for query in QUERIES for text, _ in POSTS]
-PASS = Settings(loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05)
+PASS = Settings(
+    loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05
+)
 
 
 @pytest.mark.parametrize("vectors", ["static", "positive"])
@@ -709,7 +829,13 @@ def test_training_changes_vectors_only_where_it_may(vectors: str) -> None:
     ids = torch.arange(len(samples.vocabulary().known) + 3)
     before = model.vectors(ids).detach().clone()
     examples = Examples(Tokenized.from_pairs(PAIRS, encoder(), model), RELEVANT)
-    train(model, examples, None, lambda s: 0.0, replace(PASS, batch_pairs=20, epochs=1, steps=6))
+    train(
+        model,
+        examples,
+        None,
+        lambda s: 0.0,
+        replace(PASS, batch_pairs=20, epochs=1, steps=6),
+    )
     changed = (model.vectors(ids).detach() != before).any(dim=1)
     assert not changed[0], "padding has a vector"
     assert bool(changed.any()) is (vectors == "positive")
@@ -736,12 +862,17 @@ def test_training_of_counts_ends_with_the_regression(name: str, tmp_path: Path) 
     # Section 4.2: the score is the regression's over common words, their IDF and probability.
     plain = np.array([bilinear(model, *texts) for texts in TEXTS])
     counts = np.array([naive_overlap(*texts)[:2] for texts in TEXTS])
-    features, scores = np.column_stack([counts, 1 / (1 + np.exp(-plain))]), scores_of(model, PAIRS)
+    features, scores = (
+        np.column_stack([counts, 1 / (1 + np.exp(-plain))]),
+        scores_of(model, PAIRS),
+    )
     assert np.ptp(scores) > 0.1
     expected = features @ model.coefficients.double().numpy() + float(model.intercept)
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
     # Where L-BFGS stops depends on how features are rounded, so this is not as exact.
-    expected = LogisticRegression(C=100).fit(features, RELEVANT).decision_function(features)
+    expected = (
+        LogisticRegression(C=100).fit(features, RELEVANT).decision_function(features)
+    )
     np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
     checkpoint.save(tmp_path / "saved", samples.network(model, encoder(), name))
     loaded = checkpoint.load(tmp_path / "saved", name, idf=lambda source: encoder().idf)

@@ -12,13 +12,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nltk.stem import PorterStemmer
 
-from rerankers.checkpoint import SHIPPED
-from rerankers.reranker import VOCABULARY
-from rerankers.text import words as reading
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import code_points, distinct, distinct_grams
-from rerankers.text.stems import stem
-from rerankers.text.words import STOP_WORDS, character_trigrams, url_text, words
+from tweetrerank.rerankers.checkpoint import SHIPPED
+from tweetrerank.rerankers.reranker import VOCABULARY
+from tweetrerank.rerankers.text import words as reading
+from tweetrerank.rerankers.text.lexicon import Lexicon
+from tweetrerank.rerankers.text.ragged import code_points, distinct, distinct_grams
+from tweetrerank.rerankers.text.stems import stem
+from tweetrerank.rerankers.text.words import (
+    STOP_WORDS,
+    character_trigrams,
+    url_text,
+    words,
+)
 
 
 @pytest.mark.parametrize("case", table("texts.jsonl"), ids=lambda case: case["text"])
@@ -37,14 +42,21 @@ def test_words_of_the_shipped_vocabulary_are_read_as_they_are() -> None:
 
 def test_stop_words_are_written_as_words_are() -> None:
     text = "I don't know what she's doing. They're the ones we'll see, aren't they?"
-    assert [word for word in words(text) if word not in STOP_WORDS] == ["know", "ones", "see"]
+    assert [word for word in words(text) if word not in STOP_WORDS] == [
+        "know",
+        "ones",
+        "see",
+    ]
 
 
 def test_stanford_escapes_end_as_the_same_words_as_the_raw_post() -> None:
     for stanford, raw in (
         ("`` bbc -LRB- ap -RRB- '' cuts", '"bbc (ap)" cuts'),
         ("-LCB- a -RCB- -LSB- b -RSB-", "{a} [b]"),
-        ("after briefings \\/ details on weds  ## cuts", "after briefings/details on weds #cuts"),
+        (
+            "after briefings \\/ details on weds  ## cuts",
+            "after briefings/details on weds #cuts",
+        ),
         ("rt @names : hello @url", "RT @bob: hello http://t.co/x"),
         ("17 5 % , bbc 's do n't it 's we 'll", "17 5%, bbc's don't it’s we’ll"),
     ):
@@ -93,17 +105,31 @@ def test_identifiers_are_those_of_trained_weights() -> None:
 
 def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
     texts = [f"a{chr(code)}b {chr(code)}c d{chr(code)}" for code in range(128)]
-    assert reading.tokens_of([*texts, "日本"]) == [*reading.tokens_of(texts), "日本", reading.END]
+    assert reading.tokens_of([*texts, "日本"]) == [
+        *reading.tokens_of(texts),
+        "日本",
+        reading.END,
+    ]
     expected = ["rock'n'roll", "tis", "the", "o", "clock", reading.END]
     assert reading.tokens_of(["rock'n'roll 'tis the o''clock'"]) == expected
 
 
 def test_texts_that_the_look_ahead_passes_over_have_one_spelling() -> None:
-    passed = [c for c in map(chr, range(0x110000)) if not reading._HAS_SPELLINGS.search(c)]
+    passed = [
+        c for c in map(chr, range(0x110000)) if not reading._HAS_SPELLINGS.search(c)
+    ]
     assert not any(pattern.search("a".join(passed)) for pattern, _ in reading.SPELLINGS)
 
 
-@example(["Sooooo good, isn't it?\nRT @x: http://t.co/a", "", "a_b -LRB- c -RRB-", "it’s ŚĆ", "\n"])
+@example(
+    [
+        "Sooooo good, isn't it?\nRT @x: http://t.co/a",
+        "",
+        "a_b -LRB- c -RRB-",
+        "it’s ŚĆ",
+        "\n",
+    ]
+)
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=6))
 def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
@@ -128,7 +154,9 @@ ENDINGS = ["", *SUFFIXES.split(), *ascii_lowercase, *PAIRS]
 
 
 def test_stems_are_those_of_nltk_for_all_endings_and_exceptions() -> None:
-    whole = [beginning + ending for beginning in ("", "tr", "agree") for ending in ENDINGS]
+    whole = [
+        beginning + ending for beginning in ("", "tr", "agree") for ending in ENDINGS
+    ]
     whole += [each for word in STEMMER.pool for each in (word, word.upper())]
     assert [*map(stem, whole)] == [*map(STEMMER.stem, whole)]
 
@@ -154,7 +182,9 @@ def test_distinct_grams(size: int) -> None:
     letters, lengths = [*"ab c", "é", "\U0010ffff"], random.integers(0, 20, 60)
     texts = ["".join(random.choice(letters, length).tolist()) for length in lengths]
     found = distinct_grams(code_points(texts), size)
-    of_texts = [{text[at : at + size] for at in range(len(text) - size + 1)} for text in texts]
+    of_texts = [
+        {text[at : at + size] for at in range(len(text) - size + 1)} for text in texts
+    ]
     assert found.lengths.tolist() == [*map(len, of_texts)]
     assert len({*found.values.tolist()}) == len(set().union(*of_texts))
     again = distinct_grams(code_points(texts[::-1]), size)

@@ -15,19 +15,29 @@ import torch
 from conftest import Patch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 
-from rerankers import devices
-from rerankers.errors import RerankerError
-from rerankers.networks import network
-from rerankers.networks.base import Reranker
-from rerankers.networks.inputs import Tokenized
-from rerankers.networks.layers import ConvolutionTower
-from rerankers.networks.training import loop
-from rerankers.networks.training.loop import BatchSampler, Examples, History, compared_once, train
-from rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.networks import network
+from tweetrerank.rerankers.networks.base import Reranker
+from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.layers import ConvolutionTower
+from tweetrerank.rerankers.networks.training import loop
+from tweetrerank.rerankers.networks.training.loop import (
+    BatchSampler,
+    Examples,
+    History,
+    compared_once,
+    train,
+)
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.reranker_error import RerankerError
 
-FAST = Settings(epochs=4, steps=5, batch_topics=3, positives=2, negatives=2, learning_rate=5e-3)
+FAST = Settings(
+    epochs=4, steps=5, batch_topics=3, positives=2, negatives=2, learning_rate=5e-3
+)
 LABELS = np.random.default_rng(11).permutation(np.arange(48) % 3 == 0)
-CHOICES = {each.name: each.metadata.get("choices", ()) for each in dataclasses.fields(Settings)}
+CHOICES = {
+    each.name: each.metadata.get("choices", ()) for each in dataclasses.fields(Settings)
+}
 
 
 def model_of(name: str = "mp_hcnn", configuration: str = "robust") -> Reranker:
@@ -35,12 +45,16 @@ def model_of(name: str = "mp_hcnn", configuration: str = "robust") -> Reranker:
     return small_model(name, configuration, dropout=0.3 if name == "mp_hcnn" else 0.0)
 
 
-def run(model: Reranker, settings: Settings = FAST, measure: Any = None, **of: Any) -> History:
+def run(
+    model: Reranker, settings: Settings = FAST, measure: Any = None, **of: Any
+) -> History:
     """Train on some pairs; they are the validation, too."""
     pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
     pairs = compared_once(model, pairs) if model.interactions_are_fixed else pairs
     data = Examples(pairs, of.pop("labels", LABELS))
-    measured = measure or (lambda scores: float(scores[LABELS].mean() - scores[~LABELS].mean()))
+    measured = measure or (
+        lambda scores: float(scores[LABELS].mean() - scores[~LABELS].mean())
+    )
     return train(model, data, of.pop("validation", data), measured, settings, **of)
 
 
@@ -48,9 +62,16 @@ def run(model: Reranker, settings: Settings = FAST, measure: Any = None, **of: A
 RATES = {"adamw": 1e-2, "adadelta": 1.0, "adagrad": 5e-2, "rmsprop": 5e-3, "sgd": 5e-2}
 
 
-def settings_of(sampling: str = "random", optimizer: str = "adamw", **changes: Any) -> Settings:
+def settings_of(
+    sampling: str = "random", optimizer: str = "adamw", **changes: Any
+) -> Settings:
     loss = "pointwise" if sampling == "pairs" else "listwise"
-    options = {"loss": loss, "batch_pairs": 10, "learning_rate": RATES[optimizer], **changes}
+    options = {
+        "loss": loss,
+        "batch_pairs": 10,
+        "learning_rate": RATES[optimizer],
+        **changes,
+    }
     return dataclasses.replace(FAST, sampling=sampling, optimizer=optimizer, **options)
 
 
@@ -63,8 +84,12 @@ def settings_of(sampling: str = "random", optimizer: str = "adamw", **changes: A
         ("random", "adamw", "pairwise"),
     ],
 )
-def test_every_choice_lowers_the_losses(sampling: str, optimizer: str, loss: str) -> None:
-    settings = settings_of(sampling, optimizer, epochs=4, steps=15, select="loss", loss=loss)
+def test_every_choice_lowers_the_losses(
+    sampling: str, optimizer: str, loss: str
+) -> None:
+    settings = settings_of(
+        sampling, optimizer, epochs=4, steps=15, select="loss", loss=loss
+    )
     history = run(model_of("sm_cnn", "static"), settings)
     for figure in ("training_loss", "validation_loss"):
         values = [epoch[figure] for epoch in history.epochs]
@@ -74,8 +99,12 @@ def test_every_choice_lowers_the_losses(sampling: str, optimizer: str, loss: str
 def test_losses_and_labels_that_teach_nothing_are_errors(monkeypatch: Patch) -> None:
     with pytest.raises(RerankerError, match="no training topic"):
         run(model_of(), labels=np.ones(48, dtype=bool))
-    monkeypatch.setitem(loop.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
-    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"):
+    monkeypatch.setitem(
+        loop.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan
+    )
+    with pytest.raises(
+        RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"
+    ):
         run(model_of())
 
 
@@ -97,8 +126,15 @@ def test_early_stopping_keeps_the_best_epoch() -> None:
     measure = figures_of(0.1, 0.3, 0.2, 0.3, 0.9)
     history = run(model, settings, measure=measure, progress=progress)
     assert history.best == 2
-    assert [round(f["validation_map"], 1) for f in history.epochs] == [0.1, 0.3, 0.2, 0.3]
-    torch.testing.assert_close(copy.deepcopy(model.state_dict()), after_epoch[2], rtol=0, atol=0)
+    assert [round(f["validation_map"], 1) for f in history.epochs] == [
+        0.1,
+        0.3,
+        0.2,
+        0.3,
+    ]
+    torch.testing.assert_close(
+        copy.deepcopy(model.state_dict()), after_epoch[2], rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("select", CHOICES["select"])
@@ -113,7 +149,9 @@ def test_best_epoch_by_each_figure(select: str) -> None:
         assert history.best == 1 + figures.index(min(figures))
     else:
         assert history.best == 3
-        assert all(set(epoch) == {"training_loss", measured} for epoch in history.epochs)
+        assert all(
+            set(epoch) == {"training_loss", measured} for epoch in history.epochs
+        )
 
 
 def test_without_validation_the_last_of_all_epochs_is_best() -> None:
@@ -169,28 +207,46 @@ NAIVE: dict[str, Callable[[list[float], list[float]], list[float]]] = {
 
 @pytest.mark.parametrize(("lists", "positives", "negatives"), [(1, 1, 1), (4, 3, 7)])
 @pytest.mark.parametrize("name", loop.LOSSES)
-def test_losses_are_means_over_loops(name: str, lists: int, positives: int, negatives: int) -> None:
+def test_losses_are_means_over_loops(
+    name: str, lists: int, positives: int, negatives: int
+) -> None:
     torch.manual_seed(lists + positives)
     scores = 3 * torch.randn(lists, positives + negatives, dtype=torch.float64)
-    of_lists = [NAIVE[name](row[:positives], row[positives:]) for row in scores.tolist()]
+    of_lists = [
+        NAIVE[name](row[:positives], row[positives:]) for row in scores.tolist()
+    ]
     terms = [term for row in of_lists for term in row]
-    assert loop.LOSSES[name](scores, positives).item() == pytest.approx(sum(terms) / len(terms))
+    assert loop.LOSSES[name](scores, positives).item() == pytest.approx(
+        sum(terms) / len(terms)
+    )
     extreme = torch.tensor([[1e4, -1e4, 1e4, -1e4]], requires_grad=True)
     loss = loop.LOSSES[name](extreme, 2)
     loss.backward()
-    assert loss.isfinite() and extreme.grad is not None and extreme.grad.isfinite().all()
+    assert (
+        loss.isfinite() and extreme.grad is not None and extreme.grad.isfinite().all()
+    )
 
 
 @pytest.mark.parametrize(("has_bfloat16", "used"), [(False, "fp32"), (True, "bf16")])
 def test_low_precision(has_bfloat16: bool, used: str, monkeypatch: Patch) -> None:
     """Processors without it emulate it, many times slower."""
     monkeypatch.setattr(devices, "has_bfloat16", lambda _: has_bfloat16)
-    run(model := model_of(configuration="paper"), dataclasses.replace(FAST, precision="bf16"))
-    assert {m.precision for m in model.modules() if isinstance(m, ConvolutionTower)} == {used}
+    run(
+        model := model_of(configuration="paper"),
+        dataclasses.replace(FAST, precision="bf16"),
+    )
+    assert {
+        m.precision for m in model.modules() if isinstance(m, ConvolutionTower)
+    } == {used}
 
 
 def test_settings_name_all_mistakes_at_once() -> None:
-    wrong = {"loss": "pairwize", "optimizer": "adam", "sampling": "hard", "select": "ndcg"}
+    wrong = {
+        "loss": "pairwize",
+        "optimizer": "adam",
+        "sampling": "hard",
+        "select": "ndcg",
+    }
     with pytest.raises(RerankerError) as caught:
         Settings(**wrong, schedule="cosine", steps=0, held_out=1.5)
     assert str(caught.value).splitlines() == [
@@ -245,7 +301,9 @@ def nearest(positive: int) -> list[int]:
 
 @pytest.mark.parametrize("sampling", ["max", "mix"])
 @pytest.mark.parametrize("count", [1, 5])
-def test_mined_lists_hold_the_nearest(monkeypatch: Patch, sampling: str, count: int) -> None:
+def test_mined_lists_hold_the_nearest(
+    monkeypatch: Patch, sampling: str, count: int
+) -> None:
     vectors = torch.from_numpy(VECTORS).float()
     monkeypatch.setattr(network, "represent_tokenized", lambda model, pairs: vectors)
     sampler = sampler_of(sampling, negatives=count)
@@ -264,8 +322,12 @@ def test_mined_lists_hold_the_nearest(monkeypatch: Patch, sampling: str, count: 
 
 def test_missing_faiss_is_explained(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr(network, "represent_tokenized", lambda model, pairs: torch.ones(39, 5))
-    with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*`sampling` random"):
+    monkeypatch.setattr(
+        network, "represent_tokenized", lambda model, pairs: torch.ones(39, 5)
+    )
+    with pytest.raises(
+        RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*`sampling` random"
+    ):
         sampler_of("max").start_epoch(None, 2)
 
 
@@ -301,8 +363,12 @@ def test_every_pair_comes_once_in_a_pass(batch: int) -> None:
 @pytest.mark.parametrize("lists", [1, 3])
 def test_every_positive_comes_once_in_a_pass_of_lists(lists: int) -> None:
     """Posts of topics without negatives are left out: 27 positives are in lists."""
-    sampler = sampler_of("random", steps=0, batch_topics=lists, positives=1, negatives=2)
-    steps = sampler.examples.steps_of_epoch(Settings(steps=0, positives=1, batch_topics=lists))
+    sampler = sampler_of(
+        "random", steps=0, batch_topics=lists, positives=1, negatives=2
+    )
+    steps = sampler.examples.steps_of_epoch(
+        Settings(steps=0, positives=1, batch_topics=lists)
+    )
     rows = np.array([*drawn(sampler, steps)])
     assert (len(rows), len({*rows[:, 0]})) == (27, 27)
     assert RELEVANT[rows[:, 0]].all() and not RELEVANT[rows[:, 1:]].any()

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from helpers import reranking_samples as samples
 
-from rerankers import checkpoint, devices, features
-from rerankers.errors import RerankerError
-from rerankers.features.recent import RecentPosts
-from rerankers.pairs import Pairs
-from rerankers.text.vocabulary import Idf
-from rerankers.trees.boosting import BoostingConfig, Trees
-from rerankers.trees.evaluate import MOST_LEAVES, Forest
-from rerankers.trees.window import WINDOW_FAMILIES
+from tweetrerank.rerankers import checkpoint, devices, features
+from tweetrerank.rerankers.features.recent import RecentPosts
+from tweetrerank.rerankers.pairs import Pairs
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.vocabulary import Idf
+from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
+from tweetrerank.rerankers.trees.forest import MOST_LEAVES, Forest
+from tweetrerank.rerankers.trees.window import WINDOW_FAMILIES
 
 
 def random_features(rows: int, columns: int) -> np.ndarray:
@@ -33,13 +33,22 @@ def random_features(rows: int, columns: int) -> np.ndarray:
 def grown(leaves: int, **options: Any) -> lightgbm.Booster:
     values = random_features(4000, 6)
     labels = np.nan_to_num(values) @ np.arange(6) + 3 * np.isnan(values[:, 0])
-    options |= {"num_leaves": leaves, "min_data_in_leaf": 1, "verbosity": -1, "num_threads": 1}
+    options |= {
+        "num_leaves": leaves,
+        "min_data_in_leaf": 1,
+        "verbosity": -1,
+        "num_threads": 1,
+    }
     return lightgbm.train(options, lightgbm.Dataset(values, label=labels), 20)
 
 
-@pytest.mark.parametrize("options", [{}, {"zero_as_missing": True}, {"use_missing": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"zero_as_missing": True}, {"use_missing": False}]
+)
 @pytest.mark.parametrize("leaves", [2, 8, 9, 33, MOST_LEAVES])
-def test_trees_of_any_size_that_miss_values(leaves: int, options: dict[str, bool]) -> None:
+def test_trees_of_any_size_that_miss_values(
+    leaves: int, options: dict[str, bool]
+) -> None:
     booster, values = grown(leaves, **options), random_features(300, 6)
     (found,) = Forest([booster.model_to_string()]).sums(values)
     np.testing.assert_array_equal(found, booster.predict(values, num_threads=1))
@@ -58,7 +67,10 @@ def test_a_value_at_a_threshold_goes_to_the_left() -> None:
 
 def test_several_lists_and_trees_without_a_split() -> None:
     lists = [grown(4), grown(2, min_gain_to_split=1e9), grown(7)]
-    trees, values = Forest([each.model_to_string() for each in lists]), random_features(5, 6)
+    trees, values = (
+        Forest([each.model_to_string() for each in lists]),
+        random_features(5, 6),
+    )
     expected = [each.predict(values, num_threads=1) for each in lists]
     np.testing.assert_array_equal(trees.sums(values), expected)
     assert trees.sums(values[:0]).shape == (3, 0)
@@ -70,7 +82,9 @@ def test_several_lists_and_trees_without_a_split() -> None:
 
 
 def test_larger_trees_and_other_kinds_are_errors() -> None:
-    with pytest.raises(RerankerError, match=r"leaves: found 65, expected .*, 64 at most"):
+    with pytest.raises(
+        RerankerError, match=r"leaves: found 65, expected .*, 64 at most"
+    ):
         BoostingConfig(leaves=65, families="links")
     with pytest.raises(ValueError, match="65 leaves, 64 at most"):
         Forest([grown(65).model_to_string()])
@@ -78,7 +92,9 @@ def test_larger_trees_and_other_kinds_are_errors() -> None:
         Forest([grown(4, linear_tree=True).model_to_string()])
 
 
-def fitted(pairs: Pairs, relevant: np.ndarray, progress: Any = print, **changes: Any) -> Trees:
+def fitted(
+    pairs: Pairs, relevant: np.ndarray, progress: Any = print, **changes: Any
+) -> Trees:
     config = samples.small_config("lambdamart", "all", **changes)
     return samples.fitted("lambdamart", config, pairs, relevant, progress=progress)
 
@@ -95,7 +111,9 @@ def test_training_is_independent_of_the_order_of_topics() -> None:
 def test_parts_choose_few_trees_for_random_labels() -> None:
     pairs, _ = samples.pairs_that_rm3_orders()
     noise = np.random.default_rng(1).random(len(pairs)) < 0.3
-    ((few,), (every,)) = (fitted(pairs, noise, trees=40, parts=n).boosters for n in (3, 0))
+    ((few,), (every,)) = (
+        fitted(pairs, noise, trees=40, parts=n).boosters for n in (3, 0)
+    )
     assert 1 <= few.num_trees() < every.num_trees() == 40
 
 
@@ -108,14 +126,20 @@ def test_every_tree_is_progress() -> None:
 
 
 IDF = samples.encoder().idf
-OTHER_IDF = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
+OTHER_IDF = Idf.from_document_frequencies(
+    {"bbc": 3, "cuts": 1}, 10, "counted elsewhere"
+)
 EVERY = [*samples.POSTS, *((text, text) for text in samples.AWKWARD.values()), ("", "")]
 PAIRS = samples.all_pairs([*samples.QUERIES, "zzz new"], EVERY)
 
 
-def values(pairs: Pairs, idf: Idf = IDF, known: RecentPosts | None = None) -> list[object]:
+def values(
+    pairs: Pairs, idf: Idf = IDF, known: RecentPosts | None = None
+) -> list[object]:
     lists = features.CandidateLists(pairs, WINDOW_FAMILIES, idf, known)
-    return [np.nan_to_num(lists.features(rows), nan=-1.0).tolist() for rows in lists.rows]
+    return [
+        np.nan_to_num(lists.features(rows), nan=-1.0).tolist() for rows in lists.rows
+    ]
 
 
 def of_query(number: int) -> Pairs:
@@ -149,7 +173,10 @@ def test_posts_of_another_source_are_not_used() -> None:
 
 
 def test_threads_share_the_posts() -> None:
-    kept, expected = RecentPosts(40_000), [values(of_query(n)) for n in range(len(samples.QUERIES))]
+    kept, expected = (
+        RecentPosts(40_000),
+        [values(of_query(n)) for n in range(len(samples.QUERIES))],
+    )
     with ThreadPoolExecutor(4) as pool:
         numbers = [*range(len(samples.QUERIES))] * 5
         found = pool.map(lambda number: values(of_query(number), known=kept), numbers)
@@ -178,8 +205,12 @@ def test_processes_share_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = features.table(PAIRS, WINDOW_FAMILIES, IDF).values
     monkeypatch.setattr(features, "MANY", 2)
     monkeypatch.setattr(features, "processes", lambda: 3)
-    assert np.array_equal(features.table(PAIRS, WINDOW_FAMILIES, IDF).values, alone, equal_nan=True)
-    told = features.of_lists(PAIRS, ["links"], IDF, None, lambda _: np.array([os.getpid()]))
+    assert np.array_equal(
+        features.table(PAIRS, WINDOW_FAMILIES, IDF).values, alone, equal_nan=True
+    )
+    told = features.of_lists(
+        PAIRS, ["links"], IDF, None, lambda _: np.array([os.getpid()])
+    )
     assert len({os.getpid(), *(int(pid[0]) for _, pid in told)}) == 4
     for number, problem in ((2, "found 2"), (3, "has ended early")):
         with pytest.raises(RerankerError, match=problem):

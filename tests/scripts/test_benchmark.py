@@ -7,13 +7,20 @@ import pytest
 from benchmarks import PARTS, Options, parts
 from conftest import Capture, Patch
 
-from pipeline.command.options import parse_arguments
-from pipeline.errors import UsageError
+from tweetrerank.pipeline.command.options import parse_arguments
+from tweetrerank.pipeline.usage_error import UsageError
 
 pytestmark = pytest.mark.slow  # benchmarks are no part of the packages
 
 TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
-LOAD = {"SINGLE": 2, "SECONDS": 0.2, "MINUTE": 0.2, "CLIENTS": 2, "OVERLOAD": 3, "LOAD": 20}
+LOAD = {
+    "SINGLE": 2,
+    "SECONDS": 0.2,
+    "MINUTE": 0.2,
+    "CLIENTS": 2,
+    "OVERLOAD": 3,
+    "LOAD": 20,
+}
 ROWS = {
     "MP-HCNN, fast": r".*\(.* ×\)",
     "`pipeline.search --topics sample --reranker none`": r".* s, [1-9][\d,]{2,} MiB at most",
@@ -29,7 +36,9 @@ def run(*arguments: str) -> None:
 
 
 def test_the_parts_run_on_the_sample(monkeypatch: Patch, capsys: Capture) -> None:
-    with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
+    with pytest.raises(
+        UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"
+    ):
         run("--parts", "search", "scorin")
     monkeypatch.setattr(parts, "SEARCHES", (" --reranker none",))
     for name, value in (LOAD | {"CACHE": 50_000_000}).items():
@@ -40,7 +49,9 @@ def test_the_parts_run_on_the_sample(monkeypatch: Patch, capsys: Capture) -> Non
     titles = [line for line in text.splitlines() if line.startswith("==")]
     assert titles == [f"== {part}" for part in PARTS]
     # All ways give the same scores.
-    differences = re.findall(r"^.*: scores differ by at most (\S+)$", text, re.MULTILINE)
+    differences = re.findall(
+        r"^.*: scores differ by at most (\S+)$", text, re.MULTILINE
+    )
     assert {float(difference) < 1e-5 for difference in differences} == {True}
     for row, figures in ROWS.items():
         assert re.search(rf"^\| {row} \| {figures} \|$", text, re.MULTILINE), row

@@ -11,16 +11,25 @@ import numpy as np
 import pytest
 from conftest import Capture, Patch
 from experiments import cells, reports
-from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
+from experiments.cells import (
+    OKAPI,
+    Cell,
+    Result,
+    Setup,
+    is_finished,
+    read_csv,
+    run_cell,
+    run_cells,
+)
 from experiments.reports import draw, margin, significance
 from experiments.tables import System, read_tables, render
 from helpers.data_samples import write_answers, write_microblog
 from helpers.reranking_samples import network, small_model
 
-from pipeline.collections.trec import read_run, write_run
-from pipeline.command.options import parse_arguments
-from pipeline.errors import DataError
-from pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.trec import read_run, write_run
+from tweetrerank.pipeline.command.options import parse_arguments
+from tweetrerank.pipeline.evaluation.measures import evaluate, mean
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
@@ -45,11 +54,15 @@ def _commands_here() -> Iterator[None]:
         yield
 
 
-def made_up(system: System, collection: str, mixed: float | None = None, **of: float) -> Result:
+def made_up(
+    system: System, collection: str, mixed: float | None = None, **of: float
+) -> Result:
     """A result with these measures, and the AP ``mixed`` of its mixture."""
     made = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
     cell = Cell(system.name, system.model, tuple(system.training.split()), collection)
-    return Result(cell, of, {} if mixed is None else {"AP": mixed}, 0.5, 0.7, 3, 12.4, made)
+    return Result(
+        cell, of, {} if mixed is None else {"AP": mixed}, 0.5, 0.7, 3, 12.4, made
+    )
 
 
 def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
@@ -60,9 +73,16 @@ def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
 
 def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     setup = Setup(tmp_path / "kept", write_answers(tmp_path / "data"), "cpu")
-    quick = ("training.steps=3", "training.epochs=2", "--vectors", f"{setup.data}/vectors.txt")
+    quick = (
+        "training.steps=3",
+        "training.epochs=2",
+        "--vectors",
+        f"{setup.data}/vectors.txt",
+    )
     # The same work under two names is done once.
-    cell, twin = (Cell(name, "bag_of_words", quick, "trecqa-raw") for name in ("one", "another"))
+    cell, twin = (
+        Cell(name, "bag_of_words", quick, "trecqa-raw") for name in ("one", "another")
+    )
     assert not is_finished(cell, setup)
     results, failures = run_cells([cell, twin], setup)
     assert (failures, [result.cell for result in results]) == ([], [cell, twin])
@@ -84,7 +104,11 @@ def test_official_runs_and_shipped_weights_are_only_measured(tmp_path: Path) -> 
     assert result.measures["AP"] == mean_of_run(setup, cell, "AP")
     assert (result.interpolated, result.weight) == ({}, None) and result.seconds < 5
     # A mixture of two scores scaled to [0, 1].
-    scores = [s for of_topic in read_run(setup.run_file(cell)).values() for s in of_topic.values()]
+    scores = [
+        s
+        for of_topic in read_run(setup.run_file(cell)).values()
+        for s in of_topic.values()
+    ]
     assert 0 <= min(scores) <= max(scores) <= 1
     assert not (setup.directory / "checkpoints").exists()
 
@@ -111,7 +135,9 @@ def test_vectors_of_questions_have_length_1_in_any_batch(monkeypatch: Patch) -> 
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
     np.testing.assert_array_equal(vectors[0], vectors[3])
     monkeypatch.setattr(reports, "BATCH_SIZE", 1)
-    np.testing.assert_allclose(reports.question_vectors(trained, questions), vectors, atol=1e-6)
+    np.testing.assert_allclose(
+        reports.question_vectors(trained, questions), vectors, atol=1e-6
+    )
 
 
 def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) -> None:
@@ -121,21 +147,33 @@ def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) ->
     few = System("few", "pwim", collections=("trecqa-raw",), seeds=1)
     table = dataclasses.replace(TABLES["answer-selection"], lines=[one, few])
     cells = table.cells(["trecqa-clean", "wikiqa"], 2)
-    expected = [*product(["one"], ["trecqa-raw", "wikiqa"], [1, 2]), ("few", "trecqa-raw", 1)]
+    expected = [
+        *product(["one"], ["trecqa-raw", "wikiqa"], [1, 2]),
+        ("few", "trecqa-raw", 1),
+    ]
     assert [(cell.system, cell.collection, cell.seed) for cell in cells] == expected
     raw, clean = (setup.collection(name) for name in ("trecqa-raw", "trecqa-clean"))
     assert raw.given_candidates and clean.given_candidates and clean.qrels
-    given = {query_id: sorted(found) for query_id, found in raw.given_candidates.items()}
-    run = {q: {doc_id: -float(n) for n, doc_id in enumerate(ids)} for q, ids in given.items()}
+    given = {
+        query_id: sorted(found) for query_id, found in raw.given_candidates.items()
+    }
+    run = {
+        q: {doc_id: -float(n) for n, doc_id in enumerate(ids)}
+        for q, ids in given.items()
+    }
     write_run(setup.run_file(cells[0]), run, "test")
-    measured = dataclasses.replace(made_up(one, "trecqa-raw", AP=0.1, RR=0.2), cell=cells[0])
+    measured = dataclasses.replace(
+        made_up(one, "trecqa-raw", AP=0.1, RR=0.2), cell=cells[0]
+    )
     first, second = reports.clean_questions(table, [measured], setup)
     assert (first, second.cell.collection) == (measured, "trecqa-clean")
     values = evaluate(clean.qrels, {q: run[q] for q in clean.qrels}, ["AP", "RR"])
     assert second.measures == {name: round(mean(v), 4) for name, v in values.items()}
 
 
-def test_marks_are_those_of_the_randomization_test(tmp_path: Path, capsys: Capture) -> None:
+def test_marks_are_those_of_the_randomization_test(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """A perfect run against the reversed one, and against itself."""
     setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data", topics=8))
     collection = setup.collection("mb2011")
@@ -144,7 +182,10 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path, capsys: Captu
     def graded(sign: int) -> dict[str, dict[str, float]]:
         """Posts by their grades; those of one grade in their order."""
         posts = {q: enumerate(scores) for q, scores in official.items()}
-        return {q: {d: sign * qrels[q][d] - 0.001 * n for n, d in of} for q, of in posts.items()}
+        return {
+            q: {d: sign * qrels[q][d] - 0.001 * n for n, d in of}
+            for q, of in posts.items()
+        }
 
     results = []
     for name, run in (("good", graded(1)), ("bad", graded(-1))):
@@ -155,9 +196,15 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path, capsys: Captu
     better = dict.fromkeys(["good", "bad", "absent"], "*")
     table = dataclasses.replace(TABLES["fusion"], better=better, worse={})
     good, bad = significance(table, results, setup)
-    assert [*good.marks.values()] == [{"AP": ("bad",)}, {}, {"AP": ("bad",)}]  # Not P@30 of 14
+    assert [*good.marks.values()] == [
+        {"AP": ("bad",)},
+        {},
+        {"AP": ("bad",)},
+    ]  # Not P@30 of 14
     assert [*bad.marks.values()] == [{}, {"AP": ("good",)}, {"AP": ("bad",)}]
-    assert "mb2011: found no finished cell of absent, so no row" in capsys.readouterr().err
+    assert (
+        "mb2011: found no finished cell of absent, so no row" in capsys.readouterr().err
+    )
 
 
 def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
@@ -244,7 +291,10 @@ def test_categories_and_samples_are_read_from_the_cells(finished: Finished) -> N
 
 
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
-    depths = [made_up(TABLES["figure2"].systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
+    depths = [
+        made_up(TABLES["figure2"].systems[n], "mb2011", AP=0.3 + n / 100)
+        for n in (0, 2, 4)
+    ]
     questions = read_csv(RESULTS / TABLES["question-retrieval"].csv)
     for name, results in (("figure2", depths), ("question-retrieval", questions)):
         draw(tmp_path / f"{name}.png", TABLES[name], results, Setup(tmp_path))
@@ -258,7 +308,9 @@ def test_margins_are_of_the_gain_over_the_first_stage() -> None:
     run = dict(zip("1234", (best, best, best, second), strict=True))
     first = dict(zip("1234", (second, second, best, best), strict=True))
     # Gains of 1/2, 1/2, 0 and -1/2; AP 1, 1, 1 and 1/2
-    assert margin((run, qrels), (first, qrels)) == pytest.approx(0.98 * np.sqrt(11 / 48), abs=1e-4)
+    assert margin((run, qrels), (first, qrels)) == pytest.approx(
+        0.98 * np.sqrt(11 / 48), abs=1e-4
+    )
     assert margin((run, qrels), None) == pytest.approx(0.98 * 0.25, abs=1e-4)
     forms = ("engine", "scores", "engine/eights", "fusion")
     assert [*map(reports.first_stage_of, forms)] == [None, "bm25", "engine", "bm25"]
@@ -267,22 +319,33 @@ def test_margins_are_of_the_gain_over_the_first_stage() -> None:
 def test_probabilities_are_compared_with_what_happened() -> None:
     """Topics have three posts each: those with score 1 are relevant, an eighth of the others is."""
     run = {str(query): {"a": 1.0, "b": 0.0, "c": 0.0} for query in range(20)}
-    qrels = {str(query): {"a": int(query != 9), "b": int(query % 4 == 0)} for query in range(20)}
+    qrels = {
+        str(query): {"a": int(query != 9), "b": int(query % 4 == 0)}
+        for query in range(20)
+    }
     calibration = reports.calibrated([(run, qrels)])
     assert reports.calibration_error((run, qrels), calibration) < 0.01
-    turned = {q: {d: int(not grade) for d, grade in of.items()} for q, of in qrels.items()}
+    turned = {
+        q: {d: int(not grade) for d, grade in of.items()} for q, of in qrels.items()
+    }
     # Of 20 pairs with .95 one is relevant now, of 40 with .125 there are 15.
     expected = (20 * 0.9 + 40 * 0.25) / 60
     found = reports.calibration_error((run, turned), calibration)
     assert found == pytest.approx(expected, abs=0.01)
 
 
-def test_stages_have_recall_and_are_compared_with_the_row_above(finished: Finished) -> None:
+def test_stages_have_recall_and_are_compared_with_the_row_above(
+    finished: Finished,
+) -> None:
     """A perfect run is marked against its neighbour only, though other stages are worse too."""
     setup, (_, _, ql, rm3, fusion, _) = finished
     shipped = Cell(TABLES["fusion"].systems[2].name, "shipped:mp_hcnn", (), "mb2012")
     qrels = setup.collection("mb2012").qrels or {}
-    write_run(setup.run_file(shipped), {q: dict(grades) for q, grades in qrels.items()}, "perfect")
+    write_run(
+        setup.run_file(shipped),
+        {q: dict(grades) for q, grades in qrels.items()},
+        "perfect",
+    )
     perfect = dataclasses.replace(ql, cell=shipped)
     done = reports.stages(TABLES["fusion"], [ql, rm3, perfect, fusion], setup)
     assert done[2].marks["better_than"] == {"AP": (rm3.cell.system,)}
@@ -292,13 +355,19 @@ def test_stages_have_recall_and_are_compared_with_the_row_above(finished: Finish
     assert done[3].measures["AP"] == mean_of_run(setup, fusion.cell, "AP")
 
 
-def test_the_ablation_measures_held_out_topics_and_importance(finished: Finished) -> None:
+def test_the_ablation_measures_held_out_topics_and_importance(
+    finished: Finished,
+) -> None:
     setup, (*_, whole) = finished
-    others = (setup.collection(name).qrels or {} for name in ("mb2011", "mb2012", "mb2014"))
+    others = (
+        setup.collection(name).qrels or {} for name in ("mb2011", "mb2012", "mb2014")
+    )
     qrels = {query_id: grades for of in others for query_id, grades in of.items()}
     run = read_run(setup.checkpoint(whole.cell) / "held_out.run.gz")
     values = evaluate(qrels, run, ["AP", "P@30"])
-    assert whole.measures == pytest.approx({m: mean(v) for m, v in values.items()}, abs=1e-4)
+    assert whole.measures == pytest.approx(
+        {m: mean(v) for m, v in values.items()}, abs=1e-4
+    )
     names = [f"- {family}" for family in [*SMALL.split(","), "links"]]
     cells = [dataclasses.replace(whole.cell, system=name) for name in names]
     parts = [dataclasses.replace(whole, cell=cell) for cell in cells]
@@ -306,4 +375,6 @@ def test_the_ablation_measures_held_out_topics_and_importance(finished: Finished
     shares = {r.cell.system: r.measures.get("importance") for r in done}
     assert shares.pop("all families") is None
     assert shares.pop("- links") is None  # not among the trees' features
-    assert sum(share or 0.0 for share in shares.values()) == pytest.approx(1.0, abs=2e-4)
+    assert sum(share or 0.0 for share in shares.values()) == pytest.approx(
+        1.0, abs=2e-4
+    )

@@ -23,7 +23,9 @@ from test_architecture import imported, imports_and_calls
 PACKAGES = ("pipeline", "rerankers", "indexes")
 LARGEST_DISTRIBUTION = 60 * 10**6  # bytes
 
-PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PYPROJECT: dict[str, Any] = tomllib.loads(
+    (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+)
 PROJECT = PYPROJECT["project"]
 LOCKS: dict[str, tuple[str, ...]] = {
     "rank": (),
@@ -34,7 +36,9 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "test": ("dev",),
 }
 """Name of a file in scripts/locks -> the extras whose packages it has."""
-PARTLY_USED = {each["name"] for each in PYPROJECT["tool"]["uv"]["dependency-metadata"]} - {"torch"}
+PARTLY_USED = {
+    each["name"] for each in PYPROJECT["tool"]["uv"]["dependency-metadata"]
+} - {"torch"}
 """Packages whose own requirements are not locked."""
 installed_distributions = cache(metadata.packages_distributions)
 
@@ -67,7 +71,9 @@ def pins(lock: str) -> Mapping[str, Version]:
     return found
 
 
-def unpinned(requirements: list[Requirement], pinned: Mapping[str, Version]) -> set[str]:
+def unpinned(
+    requirements: list[Requirement], pinned: Mapping[str, Version]
+) -> set[str]:
     """Names reached from these through the installed packages' own needs, but not pinned."""
     missing = set()
     waiting = [(r.name, extra) for r in requirements for extra in ("", *r.extras)]
@@ -94,26 +100,42 @@ def test_the_locks_satisfy_the_requirements(lock: str) -> None:
     for requirement in needed(*LOCKS[lock]):
         version = pinned.get(canonicalize_name(requirement.name))
         assert version, f"{requirement.name} is not in scripts/locks/{lock}.txt"
-        assert requirement.specifier.contains(version), f"{requirement}: pinned to {version}"
+        assert requirement.specifier.contains(version), (
+            f"{requirement}: pinned to {version}"
+        )
     assert not unpinned(needed(*LOCKS[lock]), pinned)
     assert pinned.items() <= pins("test").items(), "another version than in test.txt"
     if not lock.startswith("rank"):
-        [build_tool] = [Requirement(line) for line in PYPROJECT["build-system"]["requires"]]
+        [build_tool] = [
+            Requirement(line) for line in PYPROJECT["build-system"]["requires"]
+        ]
         assert build_tool.specifier.contains(pinned[canonicalize_name(build_tool.name)])
         assert not pinned["torch"].local, "found a build, expected what any index has"
 
 
 def test_the_main_job_brings_no_transformer_and_no_table_library() -> None:
-    heavy = {"faiss-cpu", "flask", "openai", "onnxruntime", "pandas", "pyarrow", "scikit-learn"}
+    heavy = {
+        "faiss-cpu",
+        "flask",
+        "openai",
+        "onnxruntime",
+        "pandas",
+        "pyarrow",
+        "scikit-learn",
+    }
     assert not pins("quickstart").keys() & (heavy | {"matplotlib", "transformers"})
-    assert not pins("rank-serve").keys() & (heavy | {"huggingface-hub", "pyserini", "torch"})
+    assert not pins("rank-serve").keys() & (
+        heavy | {"huggingface-hub", "pyserini", "torch"}
+    )
 
 
 def test_the_two_builds_of_faiss_never_meet() -> None:
     builds = {"faiss-cpu", "faiss-gpu"}
     assert names(needed("cpu")) & builds == {"faiss-cpu"}
     assert names(needed("gpu")) & builds == {"faiss-gpu"}
-    assert names(needed("all")) & builds == names(needed("dev")) & builds == {"faiss-cpu"}
+    assert (
+        names(needed("all")) & builds == names(needed("dev")) & builds == {"faiss-cpu"}
+    )
     assert not names(needed("search", "serve", "adapt", "plot")) & builds
 
 
@@ -127,15 +149,22 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in imports_and_calls(path):
             for module in {name.split(".")[0] for name in imported(path, node)}:
-                known = {canonicalize_name(name) for name in distributions.get(module, [])}
-                if module not in ours | sys.stdlib_module_names and not known & declared:
+                known = {
+                    canonicalize_name(name) for name in distributions.get(module, [])
+                }
+                if (
+                    module not in ours | sys.stdlib_module_names
+                    and not known & declared
+                ):
                     found[module] = f"{path.relative_to(ROOT)}:{node.lineno}"
     return found
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
 def test_what_is_imported_is_declared(folder: str) -> None:
-    extras = set(PROJECT["optional-dependencies"]) - (set() if folder == "tests" else {"dev"})
+    extras = set(PROJECT["optional-dependencies"]) - (
+        set() if folder == "tests" else {"dev"}
+    )
     assert not undeclared(folder, names(needed(*extras)))
 
 
@@ -145,7 +174,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
     copy, made = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("made")
     for path in ROOT.iterdir():
         if path.name in {*PACKAGES, "scripts", "tests"}:
-            shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         elif path.is_file():
             shutil.copy(path, copy)
     # The build tool of this environment: one of its own would have to be downloaded.
@@ -172,12 +203,23 @@ def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_wheel_searches_the_sample(
+    distributions: tuple[Path, Path], tmp_path: Path
+) -> None:
     """In an environment of its own, to which this one lends the dependencies."""
     environment = tmp_path / "environment"
     venv.create(environment)
     python = environment / "bin" / "python"
-    pip = ("-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
+    pip = (
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    )
     run_python(*pip, distributions[1], code=0)
     here, there = (
         Path(sysconfig.get_path("purelib", vars={"base": base, "platbase": base}))
@@ -185,9 +227,19 @@ def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_pat
     )
     # A line of a .pth file adds a folder, but reads no .pth file there: nothing of this checkout.
     (there / "dependencies.pth").write_text(f"{here}\n")
-    search = ("search", "--topics", "sample", "--reranker", "mp_hcnn", "--output", "run")
+    search = (
+        "search",
+        "--topics",
+        "sample",
+        "--reranker",
+        "mp_hcnn",
+        "--output",
+        "run",
+    )
     own = {"TWEETRERANK_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
-    done = run_program(environment / "bin" / "tweetrerank", *search, cwd=tmp_path, code=0, **own)
+    done = run_program(
+        environment / "bin" / "tweetrerank", *search, cwd=tmp_path, code=0, **own
+    )
     assert f"{there}/rerankers/checkpoints/mp_hcnn" in done.stderr
     assert "mp_hcnn + ql" in done.stdout
     assert (tmp_path / "run").is_file()

@@ -17,11 +17,17 @@ import pytest
 from conftest import Patch
 from helpers.processes import ROOT, run_program, run_python
 
-from pipeline.command.main import COMMANDS
-from pipeline.command.options import run_command
-from rerankers import models
+from tweetrerank.pipeline.command.main import COMMANDS
+from tweetrerank.pipeline.command.options import run_command
+from tweetrerank.rerankers import registry
 
-PATTERNS = ("README.md", "*/README.md", "*/*/README.md", ".github/*.md", "scripts/results/notes.md")
+PATTERNS = (
+    "README.md",
+    "*/README.md",
+    "*/*/README.md",
+    ".github/*.md",
+    "scripts/results/notes.md",
+)
 TEXTS = [path for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
 
 
@@ -35,7 +41,9 @@ def test_links_commands_and_options_exist(path: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), target
-            assert not anchor or anchor in anchors(path.parent / target if target else path), anchor
+            assert not anchor or anchor in anchors(
+                path.parent / target if target else path
+            ), anchor
     for module in re.findall(r"python -m ((?:pipeline|rerankers|indexes)[.\w]*)", text):
         assert (ROOT / Path(*module.split("."))).with_suffix(".py").exists(), module
     for command in re.findall(r"(?:^|`)tweetrerank ([a-z]+)", text, re.MULTILINE):
@@ -57,7 +65,9 @@ def test_links_commands_and_options_exist(path: Path) -> None:
 def anchors(path: Path) -> set[str]:
     """Anchors of a file's sections, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
+    }
 
 
 @cache
@@ -73,17 +83,25 @@ def help_of(*program: str) -> str:
 def test_every_model_is_in_the_table_of_models() -> None:
     text = (ROOT / "rerankers" / "README.md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
-    assert [name for name in models.names() if f"`{name}`" not in rows] == []
+    assert [name for name in registry.names() if f"`{name}`" not in rows] == []
 
 
-READMES = [path for path in sorted(ROOT.rglob("README.md")) if "/." not in f"/{named(path)}"]
-ELSEWHERE = ("127.0.0.1", "http://localhost", "adapters")  # Words of blocks that other tests run
+READMES = [
+    path for path in sorted(ROOT.rglob("README.md")) if "/." not in f"/{named(path)}"
+]
+ELSEWHERE = (
+    "127.0.0.1",
+    "http://localhost",
+    "adapters",
+)  # Words of blocks that other tests run
 
 
 def blocks(path: Path) -> list[tuple[str, str, str | None]]:
     """Language and code of each block, and its output; None if the README does not say."""
     fenced = r"^```(\w+)\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?"
-    found = re.finditer(fenced, path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    found = re.finditer(
+        fenced, path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     return [block.groups() for block in found]
 
 
@@ -91,7 +109,9 @@ def assert_printed(output: str, shown: str) -> None:
     """The output is what is shown, but for what ``…`` stands for."""
     parts = [re.escape(part) for part in shown.strip().replace("\n…\n", "…").split("…")]
     pattern = r"[\s\S]*?".join(parts)
-    assert re.fullmatch(pattern + r"\s*", output.strip() + "\n"), f"{shown}\n---\n{output}"
+    assert re.fullmatch(pattern + r"\s*", output.strip() + "\n"), (
+        f"{shown}\n---\n{output}"
+    )
 
 
 @pytest.mark.slow

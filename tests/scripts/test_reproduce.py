@@ -11,8 +11,9 @@ from conftest import Capture, Patch
 from helpers.data_samples import write_microblog
 from helpers.processes import ROOT
 
-from pipeline.command.options import parse_arguments
-from pipeline.errors import DataError, UsageError
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.command.options import parse_arguments
+from tweetrerank.pipeline.usage_error import UsageError
 
 
 def run(*arguments: str) -> None:
@@ -22,12 +23,24 @@ def run(*arguments: str) -> None:
 def test_all_mistakes_are_named(monkeypatch: Patch) -> None:
     monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc-dirty"})
     for arguments, messages in (
-        ("tabel3", ["table: found 'tabel3', expected one of table2; table3; ", "'table3'"]),
-        ("table3 --tests mb2011,mb2015 --systems MP-HCN", ["found 'mb2015'", "found 'MP-HCN'"]),
+        (
+            "tabel3",
+            ["table: found 'tabel3', expected one of table2; table3; ", "'table3'"],
+        ),
+        (
+            "table3 --tests mb2011,mb2015 --systems MP-HCN",
+            ["found 'mb2015'", "found 'MP-HCN'"],
+        ),
         ("all --tests wikiqa", ["--tests: found 'wikiqa'"]),
-        (f"table3 --output {__file__}", ["--output: found the file ", ", expected a folder"]),
+        (
+            f"table3 --output {__file__}",
+            ["--output: found the file ", ", expected a folder"],
+        ),
         ("", ["table: found None, expected one of "]),
-        ("table3 --train", ["--train: found changes after the commit abc, expected a "]),
+        (
+            "table3 --train",
+            ["--train: found changes after the commit abc, expected a "],
+        ),
     ):
         with pytest.raises(UsageError) as caught:
             run(*arguments.split())
@@ -47,9 +60,21 @@ def test_a_table_is_printed_from_its_csv(capsys: Capture) -> None:
     found = capsys.readouterr()
     header, _, _, ql, rm3, *_ = found.out.splitlines()
     assert not found.err
-    run("mp-hcnn-forms", "--tests", "mb2012", "--systems", "trained by plain gradient descent")
-    assert "1 of 1 cells were not computed; --train computes them" in capsys.readouterr().err
-    assert header == "| system | mb2012 † AP | mb2012 † P@30 | mb2013 AP | mb2013 P@30 | seeds |"
+    run(
+        "mp-hcnn-forms",
+        "--tests",
+        "mb2012",
+        "--systems",
+        "trained by plain gradient descent",
+    )
+    assert (
+        "1 of 1 cells were not computed; --train computes them"
+        in capsys.readouterr().err
+    )
+    assert (
+        header
+        == "| system | mb2012 † AP | mb2012 † P@30 | mb2013 AP | mb2013 P@30 | seeds |"
+    )
     assert ql.startswith("| QL ¹ | 0.2091 (0.2091) | 0.3311 (0.3311) |")
     assert rm3.startswith("| RM3 ² | 0.2342¹ (0.2342) |")
     # Tables that the README leaves out.

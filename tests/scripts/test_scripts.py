@@ -30,8 +30,13 @@ class Checkout:
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a script from another folder; ``calls`` then has what it asked of Python."""
         (self.notes / "calls").unlink(missing_ok=True)
-        environment = {k: v for k, v in os.environ.items() if k != "TWEETRERANK_TORCH_INDEX"}
-        environment |= {"NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)}
+        environment = {
+            k: v for k, v in os.environ.items() if k != "TWEETRERANK_TORCH_INDEX"
+        }
+        environment |= {
+            "NOTES": str(self.notes),
+            "TWEETRERANK_PYTHON": str(self.stand_in),
+        }
         environment["PYTHON_HERE"] = sys.executable
         # A program in the background, as these tests may be, ignores it.
         heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -51,7 +56,9 @@ class Checkout:
     @property
     def installed(self) -> list[str]:
         """What was asked for, by ``python`` (pip) or ``uv``, in the order of the alphabet."""
-        made = [call.split(maxsplit=1) for call in self.calls if not call.startswith("-m ")]
+        made = [
+            call.split(maxsplit=1) for call in self.calls if not call.startswith("-m ")
+        ]
         return sorted(f"{tool} {Path(what).name.split('==')[0]}" for tool, what in made)
 
     @property
@@ -81,13 +88,22 @@ def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None
     assert checkout.calls[-1] == f"{SEARCH} --hits 5"
     packages = (checkout.root / ".venv" / "packages.txt").read_text()
     assert "\nnumpy==" in packages and "torch==" not in packages
-    for phase in ("installing 47 packages", " s: packages", " s: PyTorch", "installed in "):
-        assert phase in first.stderr and phase in (checkout.root / ".venv.log").read_text()
+    for phase in (
+        "installing 47 packages",
+        " s: packages",
+        " s: PyTorch",
+        "installed in ",
+    ):
+        assert (
+            phase in first.stderr and phase in (checkout.root / ".venv.log").read_text()
+        )
     assert checkout.run("quickstart").returncode == 0
     assert checkout.calls == [SEARCH]
     assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
     # Programs of the environment outlive it, as does a shell in which it was activated.
-    assert (checkout.root / ".venv" / "bin" / "x").read_text() == f"#!{checkout.root}/.venv\n"
+    assert (
+        checkout.root / ".venv" / "bin" / "x"
+    ).read_text() == f"#!{checkout.root}/.venv\n"
 
 
 @pytest.mark.slow
@@ -119,7 +135,10 @@ def test_a_failed_installation_changes_nothing(checkout: Checkout) -> None:
         (checkout.notes / "fail").write_text(failing)
         failed = checkout.run("quickstart", "--serve")
         assert failed.returncode == 1
-        assert "no such wheel" in failed.stderr and "the installation failed" in failed.stderr
+        assert (
+            "no such wheel" in failed.stderr
+            and "the installation failed" in failed.stderr
+        )
         assert not [call for call in checkout.calls if "pipeline.serve" in call]
         assert (checkout.root / ".venv").resolve() == before
         checkout.run("quickstart")
@@ -131,7 +150,9 @@ def test_a_failed_installation_changes_nothing(checkout: Checkout) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_installation_changes_nothing(checkout: Checkout, sent: int) -> None:
+def test_an_interrupted_installation_changes_nothing(
+    checkout: Checkout, sent: int
+) -> None:
     checkout.run("quickstart")
     (checkout.notes / "hang").write_text("packages.txt")
     process = checkout.start("test")
@@ -166,9 +187,12 @@ def test_waiting_for_another_installation_is_told(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "again"), [("bin/uv", "python packages.txt"), ("--index-url", "python torch")]
+    ("failing", "again"),
+    [("bin/uv", "python packages.txt"), ("--index-url", "python torch")],
 )
-def test_pip_and_its_own_index_take_over(checkout: Checkout, failing: str, again: str) -> None:
+def test_pip_and_its_own_index_take_over(
+    checkout: Checkout, failing: str, again: str
+) -> None:
     """Where uv fails, or PyTorch's index is out of reach."""
     (checkout.notes / "fail").write_text(failing)
     assert checkout.run("quickstart").returncode == 0
@@ -183,7 +207,11 @@ def test_what_cannot_be_used_is_refused_in_words(checkout: Checkout) -> None:
     (checkout.root / ".venv").mkdir()  # of others
     refused = checkout.run("quickstart")
     assert (refused.returncode, "move it away" in refused.stderr) == (1, True)
-    shown = {"quickstart": "Python 3.11", "test": "test --quick", "lock": "scripts/lock --upgrade"}
+    shown = {
+        "quickstart": "Python 3.11",
+        "test": "test --quick",
+        "lock": "scripts/lock --upgrade",
+    }
     for script, text in shown.items():
         helped = checkout.run(script, "--help")
         assert (helped.returncode, text in helped.stdout) == (0, True)

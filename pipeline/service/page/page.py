@@ -21,31 +21,44 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from indexes.files import atomic_file
-from indexes.jvm import detached
-from indexes.methods import METHODS, EngineQuery
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic, normalize, query_id, read_topics
-from pipeline.collections.trec import read_qrels
-from pipeline.defaults import DEFAULT_METHOD
-from pipeline.errors import DataError, UsageError
-from pipeline.explanation.topic import SHARED_STYLE, WORDS, ExplainedTopic, grade_text
-from pipeline.ranking.build import ranker, tuned
-from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Ranker, Ranking
-from pipeline.ranking.retrievers import IndexRetriever
-from pipeline.ranking.tuning import normalized_pair
-from pipeline.service.models import ServedModel
-from pipeline.service.requests import LOG, ErrorFormat, RequestError
-from pipeline.text import did_you_mean, listed
-from rerankers.errors import RerankerError
-from rerankers.explanation import as_dict
-from rerankers.features.temporal import milliseconds, newest_doc_id
-from rerankers.reranker import Mixed
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import atomic_file
+from tweetrerank.indexes.jvm import detached
+from tweetrerank.indexes.methods import METHODS, EngineQuery
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import (
+    Topic,
+    normalize,
+    query_id,
+    read_topics,
+)
+from tweetrerank.pipeline.collections.trec import read_qrels
+from tweetrerank.pipeline.defaults import DEFAULT_METHOD
+from tweetrerank.pipeline.explanation.topic import (
+    SHARED_STYLE,
+    WORDS,
+    ExplainedTopic,
+    grade_text,
+)
+from tweetrerank.pipeline.ranking.build import ranker, tuned
+from tweetrerank.pipeline.ranking.fusion_ranker import Fusion
+from tweetrerank.pipeline.ranking.interpolation import normalized_pair
+from tweetrerank.pipeline.ranking.ranker import Ranker, Ranking
+from tweetrerank.pipeline.ranking.retrievers import IndexRetriever
+from tweetrerank.pipeline.service.requests import LOG, ErrorFormat, RequestError
+from tweetrerank.pipeline.service.served_models import ServedModel
+from tweetrerank.pipeline.text import did_you_mean, listed
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.explanation import as_dict
+from tweetrerank.rerankers.features.temporal import milliseconds, newest_doc_id
+from tweetrerank.rerankers.reranker import Mixed
+from tweetrerank.rerankers.reranker_error import RerankerError
 
 MOST_EXPLAINED = 50  # Posts of a request for explanations
 KEPT = 8  # Latest searches whose results are kept for explanations
-MOST_WAITING = 16  # Requests that wait for the thread of searches; a further one is refused
+MOST_WAITING = (
+    16  # Requests that wait for the thread of searches; a further one is refused
+)
 
 Result = TypeVar("Result")
 
@@ -66,7 +79,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-NO_COLLECTION = "found no collection to search; start with --collection NAME or --index DIR"
+NO_COLLECTION = (
+    "found no collection to search; start with --collection NAME or --index DIR"
+)
 
 
 class Grades:
@@ -81,7 +96,10 @@ class Grades:
 
     def reload(self) -> dict[str, Topic]:
         """Read both files as they are now; query_id -> topic."""
-        texts = [path.exists() and path.stat().st_size for path in (self.path, self.topics_path)]
+        texts = [
+            path.exists() and path.stat().st_size
+            for path in (self.path, self.topics_path)
+        ]
         self.qrels = read_qrels(self.path) if texts[0] else {}
         topics = read_topics(self.topics_path) if texts[1] else []
         return {topic.query_id: topic for topic in topics}
@@ -96,11 +114,17 @@ class Grades:
             topics[topic.query_id] = topic
         with atomic_file(self.topics_path) as stream:
             for each in topics.values():
-                known = {name: value for name, value in each._asdict().items() if value is not None}
+                known = {
+                    name: value
+                    for name, value in each._asdict().items()
+                    if value is not None
+                }
                 stream.write(f"{json.dumps(known, ensure_ascii=False)}\n")
         with atomic_file(self.path) as stream:
             for name, grades in self.qrels.items():
-                stream.writelines(f"{name} 0 {d} {value}\n" for d, value in grades.items())
+                stream.writelines(
+                    f"{name} 0 {d} {value}\n" for d, value in grades.items()
+                )
 
 
 class SearchRequest(NamedTuple):
@@ -123,13 +147,17 @@ class SearchResult:
     @cached_property
     def model(self) -> Mapping[str, float]:
         """doc_id -> score of the model."""
-        return self.ranking.stages[self.ranker.name].get(self.request.topic.query_id, {})
+        return self.ranking.stages[self.ranker.name].get(
+            self.request.topic.query_id, {}
+        )
 
     @cached_property
     def first(self) -> Mapping[str, float]:
         """doc_id -> score of the first stage, of the posts that the model has scored."""
         scores = self.ranking.candidates.run.get(self.request.topic.query_id, {})
-        return {doc_id: score for doc_id, score in scores.items() if doc_id in self.model}
+        return {
+            doc_id: score for doc_id, score in scores.items() if doc_id in self.model
+        }
 
     @cached_property
     def _of_all_posts(self) -> ExplainedTopic:
@@ -150,7 +178,9 @@ class SearchPage:
     def __init__(
         self,
         collection: Collection,
-        served: Callable[[], Mapping[str, ServedModel]],  # By name, at the time of the call
+        served: Callable[
+            [], Mapping[str, ServedModel]
+        ],  # By name, at the time of the call
         grades: Grades | None = None,  # Given on the page; without it none are taken
         device: str = "cpu",
     ) -> None:
@@ -166,7 +196,9 @@ class SearchPage:
             raise RequestError("overload", problem)
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, detached, work)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, detached, work
+            )
         finally:
             self._waiting -= 1
 
@@ -189,10 +221,14 @@ class SearchPage:
             try:
                 self._open()
             except (DataError, UsageError, OSError) as error:
-                LOG.error("%s: the index stays as it was: %s", self.collection.name, error)
+                LOG.error(
+                    "%s: the index stays as it was: %s", self.collection.name, error
+                )
                 return
             old.close()
-            LOG.info("%s: opened again, %d posts", self.collection.name, self.index.size)
+            LOG.info(
+                "%s: opened again, %d posts", self.collection.name, self.index.size
+            )
 
         self._thread.submit(detached, work).result()
 
@@ -211,7 +247,11 @@ class SearchPage:
         """Name -> ranker: the best one for the collection, then those of the served models."""
         best, served, offered = self._best, self._served(), dict[str, Any]()
         if best:
-            name = f"{best.name} of {self.collection.name}" if best.name in served else best.name
+            name = (
+                f"{best.name} of {self.collection.name}"
+                if best.name in served
+                else best.name
+            )
             offered[name] = best
         known = [each.model.directory for each in offered.values()]
         for name, model in served.items():
@@ -249,7 +289,9 @@ class SearchPage:
         try:
             self.grades.set(self.topics.get(topic.query_id, topic), doc_id, grade)
         except OSError as error:
-            raise DataError(f"{self.grades.path}: cannot be written: {error.strerror}") from None
+            raise DataError(
+                f"{self.grades.path}: cannot be written: {error.strerror}"
+            ) from None
 
 
 # --- Its routes, and what they give ---------------------------------------------------------------
@@ -259,12 +301,17 @@ def routes(page: SearchPage | None) -> list[Route]:
     """The page and its JSON; without a collection a page that says how to name one."""
 
     def route(
-        name: str, content: Callable[[SearchPage, QueryParams], Any], method: str = "GET"
+        name: str,
+        content: Callable[[SearchPage, QueryParams], Any],
+        method: str = "GET",
     ) -> Route:
         async def endpoint(request: Request) -> Response:
             request.state.format = ErrorFormat()
             # Pages of other sites cannot send this type without asking before.
-            if method == "POST" and request.headers.get("content-type") != "application/json":
+            if (
+                method == "POST"
+                and request.headers.get("content-type") != "application/json"
+            ):
                 raise RequestError("value", "Content-Type: expected application/json")
             if page is None:
                 raise RequestError("path", NO_COLLECTION)
@@ -289,7 +336,9 @@ def routes(page: SearchPage | None) -> list[Route]:
 
 def _files(path: str, kind: str, *files: Path) -> Route:
     content = b"".join(file.read_bytes() for file in files)
-    return Route(path, Response(content, media_type=kind, headers=HEADERS), methods=["GET"])
+    return Route(
+        path, Response(content, media_type=kind, headers=HEADERS), methods=["GET"]
+    )
 
 
 def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
@@ -301,7 +350,9 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
     def choice(name: str, default: str, known: Sequence[str]) -> str:
         if (value := given.get(name, default)) not in known:
             similar = did_you_mean(value, known)
-            problems.append(f"{name}: found {value!r}, expected one of {', '.join(known)}{similar}")
+            problems.append(
+                f"{name}: found {value!r}, expected one of {', '.join(known)}{similar}"
+            )
         return value
 
     method = choice("method", DEFAULT_METHOD, methods) if methods else ""
@@ -309,7 +360,9 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
     text = given.get("hits", str(USUAL_HITS))
     hits = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     if not 0 < hits <= MOST_HITS:
-        problems.append(f"hits: found {text!r}, expected a whole number from 1 to {MOST_HITS}")
+        problems.append(
+            f"hits: found {text!r}, expected a whole number from 1 to {MOST_HITS}"
+        )
     if problems:
         raise RequestError("value", "; ".join(problems))
     has_method = not isinstance(rankers[model], Fusion)
@@ -332,19 +385,25 @@ def _topic(page: SearchPage, given: Mapping[str, str], problems: list[str]) -> T
     if not topic.text.strip() and not problems:
         problems.append("q: found nothing, expected a query")
     if len(topic.text) > LONGEST_QUERY:
-        problems.append(f"q: found {len(topic.text)} characters, expected at most {LONGEST_QUERY}")
+        problems.append(
+            f"q: found {len(topic.text)} characters, expected at most {LONGEST_QUERY}"
+        )
     if not (limit := given.get("time")):
         return topic
     found, newest = f"time: found {limit!r}", None
     if not page.has_times:
-        problems.append(f"{found}, but the ids of {of} have no time in them; leave it out")
+        problems.append(
+            f"{found}, but the ids of {of} have no time in them; leave it out"
+        )
         return topic
     try:
         moment = datetime.datetime.fromisoformat(limit)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
         newest = newest_doc_id(math.floor(moment.timestamp() * 1000))
     except (ValueError, OverflowError):
-        problems.append(f"{found}, expected a time since 2010 in UTC, such as 2012-02-12T16:20:05")
+        problems.append(
+            f"{found}, expected a time since 2010 in UTC, such as 2012-02-12T16:20:05"
+        )
     return topic._replace(time=limit, max_doc_id=newest)
 
 
@@ -367,7 +426,9 @@ def describe(page: SearchPage) -> dict[str, Any]:
         "posts": page.index.size,
         "methods": methods,
         "method": DEFAULT_METHOD if methods else "",
-        "models": [_described(page, name, ranker) for name, ranker in page.rankers.items()],
+        "models": [
+            _described(page, name, ranker) for name, ranker in page.rankers.items()
+        ],
         "hits": USUAL_HITS,
         "most_hits": MOST_HITS,
         "clocks": has_times,
@@ -421,7 +482,9 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
         "first_stage": result.ranker.first_stage_name,
         "model": _described(page, request.model, result.ranker),
         "kept": is_kept,
-        "milliseconds": {stage: round(value * 1000, 1) for stage, value in seconds.items()},
+        "milliseconds": {
+            stage: round(value * 1000, 1) for stage, value in seconds.items()
+        },
         "posts": [
             {
                 **{name: post[name] for name in ("doc_id", "text", "url")},

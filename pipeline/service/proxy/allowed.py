@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from cachetools import LRUCache
 from starlette.requests import Request
 
-from pipeline.service.requests import Record, RequestError, deadline_of
+from tweetrerank.pipeline.service.requests import Record, RequestError, deadline_of
 
 Json = dict[str, Any]
 
@@ -32,7 +32,9 @@ _VENDOR = re.compile(r"(application/vnd\.elasticsearch)\+\w+( *; *compatible-wit
 def _inverted(part: Json) -> Json:
     """Key -> words, inverted to word -> key where no value is an object."""
     words = {
-        key: v if isinstance(v, dict) else " ".join([v] if isinstance(v, str) else v).split()
+        key: v
+        if isinstance(v, dict)
+        else " ".join([v] if isinstance(v, str) else v).split()
         for key, v in part.items()
     }
     if any(isinstance(v, dict) for v in words.values()):
@@ -40,7 +42,9 @@ def _inverted(part: Json) -> Json:
     return {word: key for key, listed in words.items() for word in listed}
 
 
-LISTS = json.loads(Path(__file__).with_name("allowed.json").read_bytes(), object_hook=_inverted)
+LISTS = json.loads(
+    Path(__file__).with_name("allowed.json").read_bytes(), object_hook=_inverted
+)
 _CALLS: Mapping[str, Mapping[str, str]] = LISTS["calls"]
 """Path after the index -> method -> kind of work or body; ``*`` is an id or a list of fields."""
 _FIRST = {tail.partition("/")[0] for tail in _CALLS}
@@ -51,7 +55,9 @@ list has the part of its items, and plain values may stand everywhere."""
 
 def refused(found: str) -> RequestError:
     """The error for a call or a search that does not pass."""
-    return RequestError("refused", f"found {found}, which does not pass here; ask the engine")
+    return RequestError(
+        "refused", f"found {found}, which does not pass here; ask the engine"
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,11 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
     if not kind or name in (".", "..") or (has_index and kind == "known"):
         raise refused(f"{method} {path[:100]}")
     needs_index = kind in ("read", "options", "template")
-    indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
+    indexes = (
+        readable(first.split(","), served)
+        if has_index or (first and needs_index)
+        else []
+    )
     # Metrics have few names: those that are served.
     record.index = next((p for p in served if indexes and matches(p, indexes[0])), "")
     query = scope["query_string"].decode("utf-8", "replace").replace(";", "&")
@@ -99,12 +109,26 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
         raise refused(f"the parameter {key[:100]!r}")
     body, headers = parameters.pop("source", "").encode(), request.headers.items()
     parameters.pop("source_content_type", "")
-    if is_yaml := "yaml" in parameters.get("format", "") + request.headers.get("accept", ""):
+    if is_yaml := "yaml" in parameters.get("format", "") + request.headers.get(
+        "accept", ""
+    ):
         parameters.pop("format", "")
         headers = _with(headers, "accept", _json_type(request.headers))
     parts = [quote(",".join(indexes), ",*:")] if indexes else []
-    parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
-    call = record, method, kind, f"/{'/'.join(parts)}", indexes, name, parameters, headers
+    parts += [
+        quote(part, "*,")
+        for part in (tail[:1] if kind.startswith("template") else tail)
+    ]
+    call = (
+        record,
+        method,
+        kind,
+        f"/{'/'.join(parts)}",
+        indexes,
+        name,
+        parameters,
+        headers,
+    )
     deadline = None
     with suppress(RequestError):  # The header may be meant for the engine.
         deadline = deadline_of(request)
@@ -122,7 +146,9 @@ def with_body(call: EngineRequest, body: bytes) -> EngineRequest:
     return replace(call, body=body, headers=headers)
 
 
-def _with(headers: Iterable[tuple[str, str]], name: str, value: str) -> list[tuple[str, str]]:
+def _with(
+    headers: Iterable[tuple[str, str]], name: str, value: str
+) -> list[tuple[str, str]]:
     """Headers with another value of one."""
     return [*((n, v) for n, v in headers if n != name), (name, value)]
 
@@ -147,7 +173,9 @@ def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
         # Those of a remote cluster have a colon.
         inside = any(matches(p, name) and (":" in p or ":" not in name) for p in served)
         if not _NAME.fullmatch(name) or not inside:
-            problem = f"found the index {name[:100]!r}, expected one of {', '.join(served)}"
+            problem = (
+                f"found the index {name[:100]!r}, expected one of {', '.join(served)}"
+            )
             raise RequestError("index", problem)
     # Patterns from their first character on may mean system indexes, too.
     return [*wanted, "-.*"] if any(name.startswith("*") for name in wanted) else wanted
@@ -179,7 +207,9 @@ def strict(body: bytes) -> Json:
 
     try:
         # NaN and Infinity are no whole numbers, which is a ValueError, too.
-        content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=int)
+        content = json.loads(
+            body.decode("utf-8"), object_pairs_hook=unique, parse_constant=int
+        )
         if not isinstance(content, dict):
             raise ValueError("it is no object")
     except (ValueError, RecursionError) as error:
@@ -208,17 +238,29 @@ class Grammar:
 
     def check_ids(self, *values: Any) -> None:
         """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""
-        lists = [value if isinstance(value, list) else [value] for value in values if value]
-        names = [part for given in lists for name in given for part in str(name).split(",")]
+        lists = [
+            value if isinstance(value, list) else [value] for value in values if value
+        ]
+        names = [
+            part for given in lists for name in given for part in str(name).split(",")
+        ]
         if not names or not all(_digest(name) in self._known for name in names):
-            raise refused("no id of a search that goes on, or one that did not go out here")
+            raise refused(
+                "no id of a search that goes on, or one that did not go out here"
+            )
 
     def check(
-        self, value: Any, part: str = "options", inside: str = "the body", depth: int = 1
+        self,
+        value: Any,
+        part: str = "options",
+        inside: str = "the body",
+        depth: int = 1,
     ) -> None:
         """Raise RequestError unless all of a search, or of another part, is allowed."""
         if depth > DEPTH:
-            problem = f"found more than {DEPTH} levels in the body, expected at most that"
+            problem = (
+                f"found more than {DEPTH} levels in the body, expected at most that"
+            )
             raise RequestError("many", problem)
         if isinstance(value, list):
             part = "query" if part == "filters" else part
@@ -229,7 +271,9 @@ class Grammar:
                 self.check_ids(value)
             elif part == "index":
                 if "*" in str(value) or "," in str(value):
-                    raise refused(f"{str(value)[:100]!r} where a look-up names an index")
+                    raise refused(
+                        f"{str(value)[:100]!r} where a look-up names an index"
+                    )
                 readable([str(value)], self._served)
         elif part == "indices_boost":
             readable(value, self._served)

@@ -19,12 +19,16 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from pipeline.service.app import Service
-from pipeline.service.log import Ranked, SearchLog
-from pipeline.service.models import ServedModel
-from pipeline.service.proxy import allowed
-from pipeline.service.proxy.allowed import EngineRequest, Json, dumped, strict
-from pipeline.service.proxy.search import (
+from tweetrerank.pipeline.service.app import Service
+from tweetrerank.pipeline.service.log import Ranked, SearchLog
+from tweetrerank.pipeline.service.proxy import allowed
+from tweetrerank.pipeline.service.proxy.allowed import (
+    EngineRequest,
+    Json,
+    dumped,
+    strict,
+)
+from tweetrerank.pipeline.service.proxy.page_search import (
     MARK,
     ResponseError,
     Row,
@@ -37,13 +41,22 @@ from pipeline.service.proxy.search import (
     read_responses,
     read_search,
 )
-from pipeline.service.proxy.upstream import Upstream
-from pipeline.service.requests import LOG, ErrorFormat, RequestError, apart, unless_gone
+from tweetrerank.pipeline.service.proxy.upstream import Upstream
+from tweetrerank.pipeline.service.requests import (
+    LOG,
+    ErrorFormat,
+    RequestError,
+    apart,
+    unless_gone,
+)
+from tweetrerank.pipeline.service.served_models import ServedModel
 
 SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
 """Responses without hits to a window's search that the caller's own search may not get."""
-_MOST_PLACES = 1000  # Whose hits are known to lack fields: the names in them are the callers'
+_MOST_PLACES = (
+    1000  # Whose hits are known to lack fields: the names in them are the callers'
+)
 _PASSED = ("read", "options", "known", "mget")  # Kinds of calls around searches
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
 
@@ -65,9 +78,13 @@ class _Root(Route):
     """The engine's root; browsers get the service's own page in its place."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        is_page = any(n == b"accept" and b"text/html" in v for n, v in scope.get("headers", ()))
+        is_page = any(
+            n == b"accept" and b"text/html" in v for n, v in scope.get("headers", ())
+        )
         match, child = super().matches(scope)
-        return (match, child) if match == Match.FULL and not is_page else (Match.NONE, {})
+        return (
+            (match, child) if match == Match.FULL and not is_page else (Match.NONE, {})
+        )
 
 
 @dataclass
@@ -108,7 +125,9 @@ class Proxy:
             self.grammar.check(content, request.kind)
         if request.kind == "known":
             names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
-            self.grammar.check_ids(*names, request.name, request.parameters.get("scroll_id"))
+            self.grammar.check_ids(
+                *names, request.name, request.parameters.get("scroll_id")
+            )
         body = dumped(content) if content else b""
         response = await self.upstream.send(replace(request, body=body))
         if request.kind != "read":
@@ -127,8 +146,14 @@ class Proxy:
         content, reason = bytes(response.body), sent[0].reason
         if not parts:  # An error, or not to be read.
             is_well = response.status_code == 200
-            self.service.metrics.search(request.record, sent[0].outcome if is_well else "refused")
-            if is_well and sent[0].outcome == "failed" and content.lstrip().startswith(b"{"):
+            self.service.metrics.search(
+                request.record, sent[0].outcome if is_well else "refused"
+            )
+            if (
+                is_well
+                and sent[0].outcome == "failed"
+                and content.lstrip().startswith(b"{")
+            ):
                 content = content.replace(b"{", b'{"_reranked":false,', 1)
             return _answer(response, content, reason) if is_well else response
         work = (self._page(*pair, request) for pair in zip(parts, sent, strict=True))
@@ -140,13 +165,22 @@ class Proxy:
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
-        if searches == sent and not any(s.window or s.outcome == "failed" for s in sent):
+        if searches == sent and not any(
+            s.window or s.outcome == "failed" for s in sent
+        ):
             return _answer(response, content, reason)
         left, explain = (page for page, _ in pages), EngineErrors().explain
         pairs = zip(sent, pages, strict=True)
-        items = [next(left) if isinstance(s, Search) else encoded(explain(s, "")) for s in searches]
-        reasons = [search.reason or problem for search, (_, ranked) in pairs if not ranked]
-        problem = f"{len(reasons)} of {len(sent)} searches: {reasons[0]}" if reasons else ""
+        items = [
+            next(left) if isinstance(s, Search) else encoded(explain(s, ""))
+            for s in searches
+        ]
+        reasons = [
+            search.reason or problem for search, (_, ranked) in pairs if not ranked
+        ]
+        problem = (
+            f"{len(reasons)} of {len(sent)} searches: {reasons[0]}" if reasons else ""
+        )
         whole = encoded(members_of(content) | {"responses": encoded(items)})
         return _answer(response, whole, problem)
 
@@ -157,16 +191,22 @@ class Proxy:
             lines = request.body.split(b"\n")
             headers, bodies = lines[:-1:2], lines[1:-1:2]
             if len(lines) % 2 == 0 or lines[-1].strip() or not bodies:
-                raise RequestError("json", "found no lines of header and search, each with its end")
+                raise RequestError(
+                    "json", "found no lines of header and search, each with its end"
+                )
             if len(bodies) > SEARCHES:
                 problem = f"found {len(bodies):,} searches, expected at most {SEARCHES}"
                 raise RequestError("many", problem)
         if request.kind.startswith("template"):
-            rendered = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
+            rendered = await asyncio.gather(
+                *(self._rendered(request, body) for body in bodies)
+            )
             pairs = zip(headers, rendered, strict=True)
         else:
             pairs = zip(headers, bodies, strict=True)
-        return await apart(len(request.body), lambda: [self._one(*p, request) for p in pairs])
+        return await apart(
+            len(request.body), lambda: [self._one(*p, request) for p in pairs]
+        )
 
     def _one(
         self, line: bytes, body: bytes | RequestError, call: EngineRequest
@@ -175,32 +215,55 @@ class Proxy:
         if isinstance(body, RequestError):
             return body
         try:
-            content, header = strict(body or b"{}"), strict(line if line.strip() else b"{}")
+            content, header = (
+                strict(body or b"{}"),
+                strict(line if line.strip() else b"{}"),
+            )
             self.grammar.check(content)
-            given = [v for key in ("index", "indices") if (v := header.pop(key, None)) is not None]
+            given = [
+                v
+                for key in ("index", "indices")
+                if (v := header.pop(key, None)) is not None
+            ]
             self.grammar.check(header, "header")
             # A point in time has its own; not among several searches, where it may be overlooked.
             pit, indexes = content.get("pit"), call.indexes
             has_own = isinstance(pit, dict) and pit.get("id") and not call.is_several
             if given or not (indexes or has_own):
-                names = [str(n) for v in given for n in (v if isinstance(v, list) else [v])]
-                indexes = allowed.readable(",".join(names).split(","), self.defaults.indexes)
+                names = [
+                    str(n) for v in given for n in (v if isinstance(v, list) else [v])
+                ]
+                indexes = allowed.readable(
+                    ",".join(names).split(","), self.defaults.indexes
+                )
             defaults = replace(self.defaults, numbers=self.service.models.numbers)
-            search = read_search(content, {**call.parameters, **header}, defaults, indexes)
+            search = read_search(
+                content, {**call.parameters, **header}, defaults, indexes
+            )
             if search.window:
                 self._model(search.window)
             return search._replace(header=dumped(header | {"index": indexes}))
         except RequestError as error:
             return error
 
-    async def _rendered(self, request: EngineRequest, body: bytes) -> bytes | RequestError:
+    async def _rendered(
+        self, request: EngineRequest, body: bytes
+    ) -> bytes | RequestError:
         """The search of a template, or the reason why there is none."""
         headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
-        changes: Json = {"headers": headers, "parameters": {}, "path": "/_render/template"}
+        changes: Json = {
+            "headers": headers,
+            "parameters": {},
+            "path": "/_render/template",
+        }
         try:
             content = strict(body)
             self.grammar.check(content, "template")
-            told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
+            told = {
+                name: content.pop(name)
+                for name in ("explain", "profile")
+                if name in content
+            }
             call = replace(request, method="POST", body=dumped(content), **changes)
             response = await self.upstream.send(call)
             rendered = bytes(response.body)
@@ -211,7 +274,9 @@ class Proxy:
         except RequestError as error:
             return error
         problem = rendered[:300].decode("utf-8", "replace")
-        return RequestError("value", f"the engine does not render the template: {problem}")
+        return RequestError(
+            "value", f"the engine does not render the template: {problem}"
+        )
 
     async def _ask(
         self, request: EngineRequest, searches: list[Search]
@@ -222,15 +287,22 @@ class Proxy:
         asked for, from then on at once, unless shards without sources then fail."""
         windows = [search.window for search in searches]
         pairs = zip(windows, searches, strict=True)
-        bodies = [w.bodies[w.place in self._lacking] if w else search.body for w, search in pairs]
+        bodies = [
+            w.bodies[w.place in self._lacking] if w else search.body
+            for w, search in pairs
+        ]
         changed = ("from", "size") if any(windows) else ()
-        parameters = {name: v for name, v in request.parameters.items() if name not in changed}
+        parameters = {
+            name: v for name, v in request.parameters.items() if name not in changed
+        }
         body = bodies[0]
         if request.is_several:
             lines = zip((search.header for search in searches), bodies, strict=True)
             body = b"".join(line + b"\n" for pair in lines for line in pair)
         try:
-            response = await self.upstream.send(replace(request, body=body, parameters=parameters))
+            response = await self.upstream.send(
+                replace(request, body=body, parameters=parameters)
+            )
         except RequestError as error:
             if error.kind != "large" or not changed:
                 raise
@@ -246,14 +318,20 @@ class Proxy:
                 continue
             part, plain = parts[row] if parts else None, window.bodies[False]
             has_asked = bool(window.added) and bodies[row] is window.bodies[True]
-            if part and part.hits is not None and not (has_asked and part.has_failed_shards):
+            if (
+                part
+                and part.hits is not None
+                and not (has_asked and part.has_failed_shards)
+            ):
                 if not part.are_whole and bodies[row] is not window.bodies[True]:
                     self._lacking[window.place] = is_again = True
             elif may_own and has_asked and bodies[row] is not plain:
                 unasked = replace(window, bodies=(plain, plain), added=())
                 searches[row], is_again = searches[row]._replace(window=unasked), True
             elif may_own:
-                own = searches[row]._replace(window=None, outcome="failed", reason="it failed")
+                own = searches[row]._replace(
+                    window=None, outcome="failed", reason="it failed"
+                )
                 searches[row], is_again = own, True
         return await self._ask(request, searches) if is_again else (response, parts)
 
@@ -261,13 +339,20 @@ class Proxy:
         self, part: SearchResponse, search: Search, request: EngineRequest
     ) -> tuple[bytes | Raw, Ranked | None]:
         """The page of a response, and its ranking if it has one."""
-        window, record, outcome, ranked = part.window, request.record, search.outcome, None
+        window, record, outcome, ranked = (
+            part.window,
+            request.record,
+            search.outcome,
+            None,
+        )
         members, hits = part.members, part.hits or ()
         if window is None:
             self.grammar.remember(members)
             outcome = "refused" if "error" in members else outcome
             self.service.metrics.search(record, outcome)
-            return encoded(MARK | members) if outcome == "failed" else part.content, None
+            return encoded(
+                MARK | members
+            ) if outcome == "failed" else part.content, None
         rows: list[Row] = [(row, None) for row in range(len(hits))]
         if hits and all(hit.score is not None for hit in hits[: window.depth]):
             try:
@@ -279,7 +364,11 @@ class Proxy:
                 record.kind, record.error = error.kind, error.message
             except Exception as error:
                 LOG.exception("request %s: not reranked", record.request_id)
-                outcome, record.kind, record.error = "failed", "internal", type(error).__name__
+                outcome, record.kind, record.error = (
+                    "failed",
+                    "internal",
+                    type(error).__name__,
+                )
         self.service.metrics.search(record, outcome)
         shown = rows[window.start : window.start + window.size]
         if outcome in ("late", "failed"):
@@ -292,21 +381,32 @@ class Proxy:
 
     async def _order(self, part: SearchResponse, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
-        window, wanted, record, service = part.window, part.wanted, request.record, self.service
+        window, wanted, record, service = (
+            part.window,
+            part.wanted,
+            request.record,
+            self.service,
+        )
         assert window and wanted and part.hits
         if not any(wanted.texts):
-            listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
+            listed = ", ".join(
+                dict.fromkeys(n for f in window.fields.values() for n in f.texts)
+            )
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
         model = self._model(window, part.hits[0].index_name)
         if wanted.weight is not None and not model.reads_lists:
             wanted.options.mix = "neural"
-        deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
+        deadline = min(
+            time.perf_counter() + self.defaults.seconds, request.deadline or inf
+        )
         score = partial(service.score, wanted, deadline=deadline)
         record.format = "search"
         if self.log is None:
             return Ranked([*(await score(model, record)).best()])
-        return await self.log.rank(service.models, score, model, record, window, part.hits)
+        return await self.log.rank(
+            service.models, score, model, record, window, part.hits
+        )
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
@@ -315,7 +415,9 @@ class Proxy:
         return models.default if name is None else models.choose(name, False)
 
 
-def _answer(response: Response, content: bytes | Raw, reason: str | None = None) -> Response:
+def _answer(
+    response: Response, content: bytes | Raw, reason: str | None = None
+) -> Response:
     """A response to a search with another body; it tells why it is not reranked, "" if it is."""
     response.body = bytes(content)
     response.headers["content-length"] = str(len(response.body))

@@ -12,8 +12,8 @@ import aiohttp
 from starlette.responses import Response
 from yarl import URL
 
-from pipeline.service.proxy.allowed import LISTS, EngineRequest
-from pipeline.service.requests import RequestError
+from tweetrerank.pipeline.service.proxy.allowed import LISTS, EngineRequest
+from tweetrerank.pipeline.service.requests import RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
@@ -37,7 +37,9 @@ class Upstream:
     def is_open(self) -> bool:
         """Whether the engine answers callers without a password; False if it does not answer."""
         try:
-            with urlopen(f"{self._urls[0]}/", timeout=CONNECTING, context=self._context) as answer:
+            with urlopen(
+                f"{self._urls[0]}/", timeout=CONNECTING, context=self._context
+            ) as answer:
                 return answer.status == 200
         except (OSError, HTTPException, ValueError):
             return False
@@ -72,7 +74,9 @@ class Upstream:
                 has_begun = not isinstance(error, _NOT_CONNECTED)
                 # A page of a scroll that is lost cannot be read again.
                 if not left_over or (has_begun and request.kind == "known"):
-                    problem = f"{url}: the engine does not answer: {type(error).__name__}"
+                    problem = (
+                        f"{url}: the engine does not answer: {type(error).__name__}"
+                    )
                     raise RequestError("away", problem) from None
                 if self._urls[0] == url:  # Unless another search has noticed it before.
                     self._urls = [*self._urls[1:], url]
@@ -92,7 +96,10 @@ class Upstream:
         record, content = request.record, bytearray()
         async with self._session.request(
             request.method,
-            URL(f"{url}{request.path}?{urlencode(request.parameters)}".rstrip("?"), encoded=True),
+            URL(
+                f"{url}{request.path}?{urlencode(request.parameters)}".rstrip("?"),
+                encoded=True,
+            ),
             headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
             data=request.body or None,
             timeout=aiohttp.ClientTimeout(None, sock_connect=CONNECTING),
@@ -100,29 +107,49 @@ class Upstream:
         ) as response:
             async for chunk in response.content.iter_any():
                 content += chunk
-                record.held, self.held = record.held + len(chunk), self.held + len(chunk)
+                record.held, self.held = (
+                    record.held + len(chunk),
+                    self.held + len(chunk),
+                )
                 if len(content) > LARGEST:
-                    problem = f"found more than {LARGEST} bytes in the engine's response"
-                    raise RequestError("large", f"{problem}, expected less; search for fewer hits")
+                    problem = (
+                        f"found more than {LARGEST} bytes in the engine's response"
+                    )
+                    raise RequestError(
+                        "large", f"{problem}, expected less; search for fewer hits"
+                    )
                 if self.held > HELD:
                     raise RequestError("overload", "too many large responses at once")
             answer = Response(bytes(content), response.status)
             if request.method == "HEAD":  # The length of what GET would have.
-                answer.headers["content-length"] = response.headers.get("content-length", "0")
+                answer.headers["content-length"] = response.headers.get(
+                    "content-length", "0"
+                )
         for name, value in passed(response.headers.items()):
-            answer.raw_headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
+            answer.raw_headers.append(
+                (name.encode("latin-1"), value.encode("latin-1", "replace"))
+            )
         return answer
 
 
 def encoding_of(url: str) -> str:
     """Encoding of a node's responses: within a machine, packing takes longer than it saves."""
     host = urlsplit(url).hostname or ""
-    return "identity" if host in ("localhost", "::1") or host.startswith("127.") else "gzip"
+    return (
+        "identity"
+        if host in ("localhost", "::1") or host.startswith("127.")
+        else "gzip"
+    )
 
 
 def passed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Headers that pass: neither of one connection or side, nor those that ``Connection`` names."""
     given = [(name.lower(), value) for name, value in headers]
-    named = {n.strip().lower() for key, v in given if key == "connection" for n in v.split(",")}
+    named = {
+        n.strip().lower()
+        for key, v in given
+        if key == "connection"
+        for n in v.split(",")
+    }
     left_out = {*LISTS["connection"], *named}
     return [(name, value) for name, value in given if name not in left_out]

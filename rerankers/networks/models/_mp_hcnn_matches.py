@@ -11,14 +11,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers.errors import RerankerError
-from rerankers.explanation import Cell, Column, Explanation, Reasons, Row, Segment, shade
-from rerankers.networks.base import POST, QUERY, Reranker
-from rerankers.networks.inputs import TextEncoder, Tokenized
-from rerankers.networks.models.mp_hcnn import Model
-from rerankers.pairs import Pairs
-from rerankers.text import words as reading
-from rerankers.text.spans import Span, Word, find_url, find_words, trigram_spans
+from tweetrerank.rerankers.explanation import (
+    Cell,
+    Column,
+    Explanation,
+    Reasons,
+    Row,
+    Segment,
+    shade,
+)
+from tweetrerank.rerankers.networks.base import POST, QUERY, Reranker
+from tweetrerank.rerankers.networks.inputs import TextEncoder, Tokenized
+from tweetrerank.rerankers.networks.models.mp_hcnn import Model
+from tweetrerank.rerankers.pairs import Pairs
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text import words as reading
+from tweetrerank.rerankers.text.spans import (
+    Span,
+    Word,
+    find_url,
+    find_words,
+    trigram_spans,
+)
 
 Values = npt.NDArray[np.float32]
 
@@ -29,7 +43,12 @@ SHARES_OF_GREATEST = (0.25, 0.5, 0.75, 0.95)
 """Bounds for similarities without an upper limit (dot products without softmax), as shares of the
 greatest one."""
 
-STEPS = ("weak", "fair", "good", "exact or nearly so")  # Names of the shades 1 to 4; 0 is none
+STEPS = (
+    "weak",
+    "fair",
+    "good",
+    "exact or nearly so",
+)  # Names of the shades 1 to 4; 0 is none
 
 PERSPECTIVES = {
     "words": "words of the post",
@@ -50,7 +69,9 @@ class Matches(NamedTuple):
 
     def post_terms(self) -> Values:
         """Similarity of the best phrase that contains each term of the post: [Ld]."""
-        phrases = self.values.max(axis=0) if self.values.size else self.values.sum(axis=0)
+        phrases = (
+            self.values.max(axis=0) if self.values.size else self.values.sum(axis=0)
+        )
         first = [max(0, place - self.length + 1) for place in range(len(phrases))]
         best = [phrases[start : place + 1].max() for place, start in enumerate(first)]
         return np.array(best, np.float32)
@@ -62,12 +83,20 @@ class PairMatches(NamedTuple):
     query_words: list[str]
     weights: Values  # IDF of each query word
     post_words: list[Word]
-    url: tuple[Span, ...]  # Of the centre of each trigram of the URL; empty without a URL
-    matches: dict[str, list[Matches]]  # One of PERSPECTIVES -> its matches at each depth
+    url: tuple[
+        Span, ...
+    ]  # Of the centre of each trigram of the URL; empty without a URL
+    matches: dict[
+        str, list[Matches]
+    ]  # One of PERSPECTIVES -> its matches at each depth
 
 
 def find_matches(
-    model: Model, encoder: TextEncoder, query: str, texts: Sequence[str], urls: Sequence[str]
+    model: Model,
+    encoder: TextEncoder,
+    query: str,
+    texts: Sequence[str],
+    urls: Sequence[str],
 ) -> list[PairMatches]:
     """Matches of a query with each post, given by its text and its expanded URL or ""."""
     if model.reading != reading.Reading():
@@ -105,25 +134,38 @@ def explain(
 ) -> Explanation:
     """Reasons for the scores of the pairs ``rows`` of one query: its best matches by word."""
     places, matcher = pairs.post_index[rows].tolist(), cast(Model, model)
-    texts, urls = [pairs.texts[row] for row in places], [pairs.urls[row] for row in places]
+    texts, urls = (
+        [pairs.texts[row] for row in places],
+        [pairs.urls[row] for row in places],
+    )
     found = find_matches(matcher, encoder, pairs.queries[0], texts, urls)
     measure, bounds = _measure(matcher, found)
-    steps = [f"{name} from {bound:.2f}" for name, bound in zip(STEPS, bounds, strict=True)]
+    steps = [
+        f"{name} from {bound:.2f}" for name, bound in zip(STEPS, bounds, strict=True)
+    ]
     posts = [reasons(*post, bounds) for post in zip(texts, urls, found, strict=True)]
     levels = found[0].matches.items()
-    columns = [Column(_heading(name, n), PERSPECTIVES[name]) for name, of in levels for n in of]
+    columns = [
+        Column(_heading(name, n), PERSPECTIVES[name]) for name, of in levels for n in of
+    ]
     return Explanation("matches", measure, steps, columns, posts)
 
 
-def _measure(model: Model, found: Sequence[PairMatches]) -> tuple[str, tuple[float, ...]]:
+def _measure(
+    model: Model, found: Sequence[PairMatches]
+) -> tuple[str, tuple[float, ...]]:
     """Measure of similarity, in words, and the least ones of weak, fair … matches."""
     if model.config.normalization != "none":
         return f"{model.config.similarity} similarity after a softmax", SOFTMAX_BOUNDS
     if model.config.similarity == "cosine":
         return "cosine similarity", COSINE_BOUNDS
-    levels = [each.values for pair in found for of in pair.matches.values() for each in of]
+    levels = [
+        each.values for pair in found for of in pair.matches.values() for each in of
+    ]
     greatest = max((float(level.max()) for level in levels if level.size), default=1.0)
-    return "dot product", tuple(share * max(greatest, 1e-6) for share in SHARES_OF_GREATEST)
+    return "dot product", tuple(
+        share * max(greatest, 1e-6) for share in SHARES_OF_GREATEST
+    )
 
 
 def _heading(name: str, matches: Matches) -> str:
@@ -133,9 +175,13 @@ def _heading(name: str, matches: Matches) -> str:
     return f"{matches.length} words" if matches.length > 1 else "word"
 
 
-def reasons(text: str, url: str, found: PairMatches, bounds: Sequence[float]) -> Reasons:
+def reasons(
+    text: str, url: str, found: PairMatches, bounds: Sequence[float]
+) -> Reasons:
     """Matches of one post; ``bounds`` are the least similarities of the shades 1 to 4."""
-    trigrams = [s for word in found.post_words for s in trigram_spans(word.spans, word.text)]
+    trigrams = [
+        s for word in found.post_words for s in trigram_spans(word.spans, word.text)
+    ]
     words = [word.place for word in found.post_words]
     places = {"words": words, "post_trigrams": trigrams, "url_trigrams": found.url}
     shaded, cells = dict[tuple[str, int], list[Segment]](), list[list[Cell]]()
@@ -144,23 +190,32 @@ def reasons(text: str, url: str, found: PairMatches, bounds: Sequence[float]) ->
             cells.append(_cells(found, name, each, bounds))
             shown = url if name == "url_trigrams" else text
             if name != "url_trigrams" or found.url:
-                shaded[name, depth] = shade(shown, places[name], each.post_terms(), bounds)
+                shaded[name, depth] = shade(
+                    shown, places[name], each.post_terms(), bounds
+                )
     depth = min(1, len(levels) - 1)
     # Single words say most about a text; pieces of several letters about a URL, one long word.
     of_text = ("words", 0) if "words" in found.matches else ("post_trigrams", depth)
-    of_words = zip(found.query_words, found.weights, zip(*cells, strict=True), strict=True)
+    of_words = zip(
+        found.query_words, found.weights, zip(*cells, strict=True), strict=True
+    )
     return Reasons(
         shaded.pop(of_text, shade(text, (), (), bounds)),
         shaded.pop(("url_trigrams", depth), shade(url.strip(), (), (), bounds)),
         [Row(word, float(weight), row) for word, weight, row in of_words],
         [
-            (f"{PERSPECTIVES[name]}, {_heading(name, found.matches[name][depth])}", segments)
+            (
+                f"{PERSPECTIVES[name]}, {_heading(name, found.matches[name][depth])}",
+                segments,
+            )
             for (name, depth), segments in shaded.items()
         ],
     )
 
 
-def _cells(found: PairMatches, name: str, matches: Matches, bounds: Sequence[float]) -> list[Cell]:
+def _cells(
+    found: PairMatches, name: str, matches: Matches, bounds: Sequence[float]
+) -> list[Cell]:
     """The cell of one perspective and depth for each query word."""
     phrases = [""] * len(found.query_words)
     scores: list[float | None] = matches.best().tolist()

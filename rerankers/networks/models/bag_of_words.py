@@ -20,12 +20,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from rerankers.errors import named
-from rerankers.logistic import logistic_regression
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker
-from rerankers.networks.layers import StopWords, WordOverlap, word_vectors
-from rerankers.networks.training.settings import OF_PAIRS
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.logistic import logistic_regression
+from tweetrerank.rerankers.networks.base import (
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+    Reranker,
+)
+from tweetrerank.rerankers.networks.layers import StopWords, WordOverlap, word_vectors
+from tweetrerank.rerankers.networks.training.settings import OF_PAIRS
+from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 COUNTS = 2  # Number of common words, and the sum of their IDF
 
@@ -34,7 +40,9 @@ COUNTS = 2  # Number of common words, and the sum of their IDF
 class Config:
     """Hyperparameters of both models."""
 
-    count: bool = True  # Add counts of common words by logistic regression (section 4.2)
+    count: bool = (
+        True  # Add counts of common words by logistic regression (section 4.2)
+    )
 
 
 class Bilinear(Reranker):
@@ -43,7 +51,12 @@ class Bilinear(Reranker):
 
     configurations = named(count=Config(), plain=Config(count=False))
     training_settings = replace(
-        OF_PAIRS, optimizer="adagrad", learning_rate=0.05, steps=47, epochs=40, patience=10
+        OF_PAIRS,
+        optimizer="adagrad",
+        learning_rate=0.05,
+        steps=47,
+        epochs=40,
+        patience=10,
     )
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -51,7 +64,9 @@ class Bilinear(Reranker):
         self.needs_fit = config.count
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         size = vocabulary.vectors.shape[1]
-        self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)  # section 4.2: N(0, 0.01)
+        self.matrix = nn.Parameter(
+            torch.randn(size, size) * 0.01
+        )  # section 4.2: N(0, 0.01)
         self.bias = nn.Parameter(torch.zeros(()))
         if config.count:
             self.overlap = WordOverlap(vocabulary)
@@ -67,11 +82,15 @@ class Bilinear(Reranker):
         """Compose B texts."""
         return Encoded(self.compose(inputs[WORDS].ids), inputs[WORDS])
 
-    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+    ) -> Interactions:
         """The products q ∘ (M a), whose sum is qᵀ M a, and the counts."""
         parts = [queries.vectors[query_of_post] * (posts.vectors @ self.matrix.t())]
         if self.config.count:
-            parts.append(self.overlap(queries.words, posts.words.ids, query_of_post)[:, :COUNTS])
+            parts.append(
+                self.overlap(queries.words, posts.words.ids, query_of_post)[:, :COUNTS]
+            )
         return {"match": torch.cat(parts, dim=1).unsqueeze(1)}
 
     def head(self, representations: Tensor) -> Tensor:
@@ -90,8 +109,12 @@ class Bilinear(Reranker):
     def fit(self, representations: Tensor, relevant: Tensor) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
         with torch.no_grad():
-            features = self._features(representations.to(self.device_of())).cpu().numpy()
-        coefficients, intercept = logistic_regression(features, relevant.numpy(), penalty=0.01)
+            features = (
+                self._features(representations.to(self.device_of())).cpu().numpy()
+            )
+        coefficients, intercept = logistic_regression(
+            features, relevant.numpy(), penalty=0.01
+        )
         self.coefficients.copy_(torch.from_numpy(coefficients))
         self.intercept.fill_(intercept)
         self.is_fitted.fill_(True)
@@ -107,4 +130,6 @@ class Model(Bilinear):
     def compose(self, ids: Tensor) -> Tensor:
         """Mean vector of the words that are not stop words: [B, E]."""
         weights = self.content_words(ids).unsqueeze(2)  # [B, L, 1]
-        return (self.vectors(ids) * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
+        return (self.vectors(ids) * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(
+            1.0
+        )

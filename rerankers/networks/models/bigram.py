@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.networks.models.bag_of_words import Bilinear, Config
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks.models.bag_of_words import Bilinear, Config
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 class Model(Bilinear):
@@ -23,7 +23,9 @@ class Model(Bilinear):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         size = vocabulary.vectors.shape[1]
-        self.left = nn.Parameter(torch.randn(size, size) * 0.01)  # T_L; section 4.2: N(0, 0.01)
+        self.left = nn.Parameter(
+            torch.randn(size, size) * 0.01
+        )  # T_L; section 4.2: N(0, 0.01)
         self.right = nn.Parameter(torch.randn(size, size) * 0.01)  # T_R
         self.bigram_bias = nn.Parameter(torch.zeros(size))
 
@@ -31,7 +33,9 @@ class Model(Bilinear):
         """Mean bigram of each text (equation 5): [B, E]."""
         terms = self.vectors(ids)  # [B, L, E]
         following = F.pad(terms[:, 1:], (0, 0, 0, 1))
-        bigrams = torch.tanh(terms @ self.left.t() + following @ self.right.t() + self.bigram_bias)
+        bigrams = torch.tanh(
+            terms @ self.left.t() + following @ self.right.t() + self.bigram_bias
+        )
         # A bigram begins at each word but the last; the only word of a text begins one, too.
         mask = ids.ne(0).float()
         begins = F.pad(mask[:, 1:], (0, 1))

@@ -35,9 +35,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least, named
-from rerankers.networks.models.dssm import SemanticModel, TrigramSums
-from rerankers.text.words import TRIGRAM_COUNT
+from tweetrerank.rerankers.networks.models.dssm import SemanticModel, TrigramSums
+from tweetrerank.rerankers.reranker_error import Checked, at_least, named
+from tweetrerank.rerankers.text.words import TRIGRAM_COUNT
 
 WIDTH = 3  # Words in a window
 
@@ -51,7 +51,9 @@ class Config(Checked):
     filters: int = 64  # F, features of a window (paper: 300)
     sentence_size: int = 64  # Dimensions of a text vector (paper: 128)
     smoothing: float = 10.0  # γ, factor of the cosine
-    dropout: float = 0.0  # Share of the pooled features dropped in training (paper: none)
+    dropout: float = (
+        0.0  # Share of the pooled features dropped in training (paper: none)
+    )
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -70,7 +72,10 @@ class ConvolutionalNetwork(nn.Module):
         sums, mask = self.trigrams.by_word(ids)  # [B, W, width · F]
         before, own, after = sums.chunk(WIDTH, dim=2)
         # The sum of the words of each window, its own word in the middle: [B, W, F]
-        before, after = F.pad(before[:, :-1], (0, 0, 1, 0)), F.pad(after[:, 1:], (0, 0, 0, 1))
+        before, after = (
+            F.pad(before[:, :-1], (0, 0, 1, 0)),
+            F.pad(after[:, 1:], (0, 0, 0, 1)),
+        )
         windows = torch.tanh(before + own + after)
         # tanh is above -1, so padding is never the maximum of a text with words.
         pooled = windows.masked_fill(~mask.unsqueeze(2), -1.0).amax(dim=1)

@@ -50,11 +50,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, named, one_of
-from rerankers.networks.base import QUERY, WORDS, Inputs, Interactions, Reranker
-from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors, xavier_linear
-from rerankers.networks.training.settings import Settings
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks.base import (
+    QUERY,
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+)
+from tweetrerank.rerankers.networks.layers import (
+    WideConvolution,
+    mask_of_lengths,
+    word_vectors,
+    xavier_linear,
+)
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,9 @@ class Model(Reranker):
         cntn_iv=Config(slices=1),
         cntn_iii=Config(slices=1, bilinear="none"),
         cntn_ii=Config(slices=1, linear=False, activation="identity"),
-        cntn_i=Config(slices=1, bilinear="identity", linear=False, activation="identity"),
+        cntn_i=Config(
+            slices=1, bilinear="identity", linear=False, activation="identity"
+        ),
         cnn_mlp=Config(slices=50, bilinear="none"),
         nbow_mlp=Config(slices=50, bilinear="none", composition="mean"),
     )
@@ -122,7 +135,9 @@ class Model(Reranker):
             self.query_sentence = SentenceNetwork(size, config)
             self.post_sentence = SentenceNetwork(size, config)
         if config.bilinear == "tensor":
-            bound = 0.01 if config.activation == "tanh" else (3 / numbers) ** 0.5  # Or Xavier's
+            bound = (
+                0.01 if config.activation == "tanh" else (3 / numbers) ** 0.5
+            )  # Or Xavier's
             self.tensor = nn.Parameter(torch.empty(slices, numbers, numbers))
             nn.init.uniform_(self.tensor, -bound, bound)
         if config.linear:
@@ -138,9 +153,13 @@ class Model(Reranker):
         network = self.query_sentence if side == QUERY else self.post_sentence
         return network(terms, words.lengths)
 
-    def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Tensor, posts: Tensor, query_of_post: Tensor
+    ) -> Interactions:
         """[v_q; v_a] of each pair."""
-        return {"sentences": torch.cat([queries[query_of_post], posts], dim=1).unsqueeze(1)}
+        return {
+            "sentences": torch.cat([queries[query_of_post], posts], dim=1).unsqueeze(1)
+        }
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The tensor layer before u: [P, r] (equation 1)."""
@@ -182,7 +201,9 @@ class SentenceNetwork(nn.Module):
         for layer, convolution in enumerate(self.convolutions, start=1):
             maps, lengths = convolution(maps, lengths)
             # max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
-            kept = (((depth - layer) * words + depth - 1) // depth).clamp_min(self.top_k)
+            kept = (((depth - layer) * words + depth - 1) // depth).clamp_min(
+                self.top_k
+            )
             most = max(self.top_k, -(-(depth - layer) * terms.shape[1] // depth))
             maps, lengths = k_max_pooling(maps, lengths, kept, most)
             inside = mask_of_lengths(lengths, maps.shape[1])
@@ -191,7 +212,9 @@ class SentenceNetwork(nn.Module):
         return torch.tanh(self.output(maps.flatten(1)))
 
 
-def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
+def k_max_pooling(
+    values: Tensor, lengths: Tensor, k: Tensor, most: int
+) -> tuple[Tensor, Tensor]:
     """The ``k`` [B] highest values of each feature, in text order; of equal values the earlier.
     Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, most, F],
     0 where a text has no more to keep, and the number kept of each text [B]. No ``k`` is above
@@ -202,7 +225,9 @@ def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor, most: int) -> tupl
     places = torch.arange(positions, device=values.device)
     outside = (places >= lengths.unsqueeze(1)).unsqueeze(1)
     inside_only = rows.masked_fill(outside, -torch.inf)
-    best = inside_only.argsort(dim=2, descending=True, stable=True)[:, :, :most]  # [B, F, K]
+    best = inside_only.argsort(dim=2, descending=True, stable=True)[
+        :, :, :most
+    ]  # [B, F, K]
     chosen = places[: best.shape[2]] < kept.unsqueeze(1)  # [B, K]
     # Values that are not chosen are sorted to the end.
     best = best.masked_fill(~chosen.unsqueeze(1), positions).sort(dim=2).values

@@ -34,11 +34,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least, named, one_of
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms
-from rerankers.networks.layers import VECTOR_KINDS, bounded, unit_length, word_vectors
-from rerankers.networks.training.settings import HINGE
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks.base import (
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+    Reranker,
+    Terms,
+)
+from tweetrerank.rerankers.networks.layers import (
+    VECTOR_KINDS,
+    bounded,
+    unit_length,
+    word_vectors,
+)
+from tweetrerank.rerankers.networks.training.settings import HINGE
+from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
 """Initial weight of either IDF in the gate: a word in 1 of 1,000,000 posts gets 50 times the weight
@@ -49,7 +61,9 @@ of one in every second post."""
 class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``idf``."""
 
-    bins: int = at_least(2, 30)  # Bins of a histogram, the last for exact matches (paper: 30)
+    bins: int = at_least(
+        2, 30
+    )  # Bins of a histogram, the last for exact matches (paper: 30)
     idf: str = one_of(*GATE_START)  # Weights of words, in [0, 1] or ln N/n
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
     vectors: str = one_of(*VECTOR_KINDS)  # Never trained
@@ -58,16 +72,22 @@ class Config(Checked):
 class Model(Reranker):
     """The network of section 4; see the module's docstring."""
 
-    configurations = named(idf=Config(), rao2019=Config(vectors="positive", idf="classical"))
+    configurations = named(
+        idf=Config(), rao2019=Config(vectors="positive", idf="classical")
+    )
     training_settings = HINGE
     interactions_are_fixed = True  # Histograms have no gradient.
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.idf = config.idf
-        self.vectors = word_vectors(vocabulary, config.vectors, 0.25).requires_grad_(False)
+        self.vectors = word_vectors(vocabulary, config.vectors, 0.25).requires_grad_(
+            False
+        )
         self.evidence = nn.Sequential(
-            nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
+            nn.Linear(config.bins, config.hidden),
+            nn.Tanh(),
+            nn.Linear(config.hidden, 1),
         )
         self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
         self.score = nn.Identity()  # The sum of the words' values
@@ -76,10 +96,14 @@ class Model(Reranker):
         """Vectors [B, L, E] of the words of B texts, of length 1 (0 for padding)."""
         return Encoded(unit_length(self.vectors(inputs[WORDS].ids)), inputs[WORDS])
 
-    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+    ) -> Interactions:
         """Histograms [P, Lq, bins] and, for the gate, mask and IDF of each word [P, Lq, 2]."""
         words = Terms(*(values[query_of_post] for values in queries.words))  # [P, Lq]
-        cosine = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
+        cosine = torch.bmm(
+            queries.vectors[query_of_post], posts.vectors.transpose(1, 2)
+        )
         exact = words.ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
         counts = histograms(cosine, exact, posts.words.mask, self.config.bins)
         return {

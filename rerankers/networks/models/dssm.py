@@ -41,13 +41,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers import devices
-from rerankers.errors import Checked, at_least, named
-from rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker
-from rerankers.networks.layers import mask_of_lengths, unit_length, xavier_linear
-from rerankers.networks.training.settings import Settings
-from rerankers.text.vocabulary import Vocabulary
-from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker
+from tweetrerank.rerankers.networks.layers import (
+    mask_of_lengths,
+    unit_length,
+    xavier_linear,
+)
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.reranker_error import Checked, at_least, named
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 
 # Knuth's multiplicative hash (2³² divided by the golden ratio, made odd): it spreads trigrams that
 # differ in their last letter only.
@@ -58,19 +62,25 @@ _MULTIPLIER = 2654435761
 class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    trigram_buckets: int = at_least(1, 16_384, TRIGRAM_COUNT)  # Rows of the first layer's weights
+    trigram_buckets: int = at_least(
+        1, 16_384, TRIGRAM_COUNT
+    )  # Rows of the first layer's weights
     trigram_size: int = 96  # Units of the first layer (paper: 300)
     hidden: int = 96  # Units of the second layer (paper: 300)
     sentence_size: int = 64  # Units of the last layer (paper: 128)
     smoothing: float = 10.0  # γ, factor of the cosine (see above)
-    dropout: float = 0.4  # Share of the units of the first two layers dropped in training
+    dropout: float = (
+        0.4  # Share of the units of the first two layers dropped in training
+    )
 
 
 class SemanticModel(Reranker):
     """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3). Queries and
     posts share the network. The hyperparameters contain ``smoothing``, γ."""
 
-    network: ClassVar[type[nn.Module]]  # Maps trigram identifiers [B, L] to vectors [B, K]
+    network: ClassVar[
+        type[nn.Module]
+    ]  # Maps trigram identifiers [B, L] to vectors [B, K]
 
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(loss="listwise", learning_rate=1e-3, negatives=4)
@@ -86,7 +96,9 @@ class SemanticModel(Reranker):
         ids = inputs[TRIGRAMS].ids
         return unit_length(self.tower(ids)) * ids.ne(0).any(dim=1, keepdim=True)
 
-    def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Tensor, posts: Tensor, query_of_post: Tensor
+    ) -> Interactions:
         """Products whose sum is the cosine: [P, 1, K]."""
         return {"products": (queries[query_of_post] * posts).unsqueeze(1)}
 
@@ -124,7 +136,11 @@ class TrigramSums(nn.Module):
         # The first trigram of a word is the only one that begins with # (class 0).
         starts = (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
         counts = starts.sum(dim=1)
-        most = max(1, int(counts.max())) if ids.device.type in devices.HOSTS else ids.shape[1]
+        most = (
+            max(1, int(counts.max()))
+            if ids.device.type in devices.HOSTS
+            else ids.shape[1]
+        )
         mask = mask_of_lengths(counts, most)  # [B, W]
         # The word of each trigram, ascending in row order; padding is of a row's last word.
         places = torch.arange(mask.numel(), device=ids.device).view(mask.shape)
@@ -157,5 +173,7 @@ class Model(SemanticModel):
     network = DeepNetwork
     configurations = named(
         compact=Config(),
-        rao2019=Config(TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128, dropout=0.0),
+        rao2019=Config(
+            TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128, dropout=0.0
+        ),
     )

@@ -39,14 +39,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least, named, one_of
-from rerankers.networks import base
-from rerankers.networks.base import QUERY, TRIGRAMS, WORDS, Encoded, Inputs, Interactions
-from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors
-from rerankers.networks.models.dssm import TrigramSums
-from rerankers.networks.training.settings import Settings
-from rerankers.text.vocabulary import Vocabulary
-from rerankers.text.words import TRIGRAM_COUNT
+from tweetrerank.rerankers.networks import base
+from tweetrerank.rerankers.networks.base import (
+    QUERY,
+    TRIGRAMS,
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+)
+from tweetrerank.rerankers.networks.layers import (
+    WideConvolution,
+    mask_of_lengths,
+    word_vectors,
+)
+from tweetrerank.rerankers.networks.models.dssm import TrigramSums
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.text.words import TRIGRAM_COUNT
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,9 @@ class Config(Checked):
     trigram_size: int = 32  # Dimensions of a trigram vector
     local_filters: int = 32  # Filters over the positions of the post (paper: 300)
     filters: int = 48  # F of the distributed network (paper: 300)
-    width: int = at_least(1, 3)  # Words under a filter of the distributed network (paper: 3)
+    width: int = at_least(
+        1, 3
+    )  # Words under a filter of the distributed network (paper: 3)
     region: int = at_least(1, 8)  # Windows that are pooled to one vector (paper: 100)
     hidden: int = 32  # Units of each network's fully connected layer (paper: 300)
     dropout: float = 0.2  # Share of hidden units dropped in training
@@ -100,7 +113,9 @@ class Model(base.Reranker):
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, R, F] of the regions of B posts, 0 for padding, or [B, 1, F] of queries."""
         config, is_query = self.config, side == QUERY
-        words = inputs[WORDS].first(config.query_words if is_query else config.post_words)
+        words = inputs[WORDS].first(
+            config.query_words if is_query else config.post_words
+        )
         if config.terms == "words":
             vectors = self.vectors(words.ids)
         else:
@@ -111,7 +126,9 @@ class Model(base.Reranker):
             return Encoded(self.query(vectors, words.lengths, windows), words)
         return Encoded(self.post(vectors, words.lengths, config.region), words)
 
-    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+    ) -> Interactions:
         """Filters over exact matches [P, Lq, C], and products of region vectors [P, R, F]."""
         query_ids = queries.words.ids[query_of_post]
         exact = query_ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]

@@ -40,11 +40,17 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least, named, one_of
-from rerankers.networks import layers
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker
-from rerankers.networks.training.settings import HINGE
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks import layers
+from tweetrerank.rerankers.networks.base import (
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+    Reranker,
+)
+from tweetrerank.rerankers.networks.training.settings import HINGE
+from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 KERNELS = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))
 """Means and widths. The first kernel is so narrow that it counts exact matches; the means of the
@@ -74,11 +80,14 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        self.interactions_are_fixed = config.vectors == "static" and not config.longest_ngram
+        self.interactions_are_fixed = (
+            config.vectors == "static" and not config.longest_ngram
+        )
         self.vectors = layers.word_vectors(vocabulary, config.vectors, unknown=0.25)
         size, longest = vocabulary.vectors.shape[1], config.longest_ngram
         self.convolutions = nn.ModuleList(
-            layers.MaskedConvolution(size, config.filters, width) for width in range(1, longest + 1)
+            layers.MaskedConvolution(size, config.filters, width)
+            for width in range(1, longest + 1)
         )
         self.score = nn.Linear(max(1, longest) ** 2 * len(KERNELS), 1)
 
@@ -88,10 +97,14 @@ class Model(Reranker):
         levels = [layer(words, mask) for layer in self.convolutions] or [words]
         return Encoded([layers.unit_length(level) for level in levels], inputs[WORDS])
 
-    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+    ) -> Interactions:
         """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
         pairs, mask = product(queries.vectors, posts.vectors), posts.words.mask
-        cosines = (torch.bmm(query[query_of_post], post.mT) for query, post in pairs)  # [P, Lq, Ld]
+        cosines = (
+            torch.bmm(query[query_of_post], post.mT) for query, post in pairs
+        )  # [P, Lq, Ld]
         counts = [soft_counts(cosine, mask) for cosine in cosines]
         logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
         query_mask = queries.words.mask[query_of_post].unsqueeze(2)

@@ -41,11 +41,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.errors import Checked, at_least, named, one_of
-from rerankers.networks import layers
-from rerankers.networks.base import QUERY, WORDS, Encoded, Inputs, Interactions, Reranker
-from rerankers.networks.training.settings import Settings
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks import layers
+from tweetrerank.rerankers.networks.base import (
+    QUERY,
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+    Reranker,
+)
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,9 @@ class Config(Checked):
 class Model(Reranker):
     """The paper's network; see the module's docstring."""
 
-    configurations = named(cosine=Config(), rao2019=Config(similarity="dot", vectors="positive"))
+    configurations = named(
+        cosine=Config(), rao2019=Config(similarity="dot", vectors="positive")
+    )
     training_settings = Settings(loss="listwise", learning_rate=1e-3)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -87,25 +96,41 @@ class Model(Reranker):
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, L, E] of words, of length 1 for cosines; 0 for padding."""
         config, is_cosine = self.config, self.config.similarity == "cosine"
-        words = inputs[WORDS].first(config.query_words if side == QUERY else config.post_words)
+        words = inputs[WORDS].first(
+            config.query_words if side == QUERY else config.post_words
+        )
         vectors = self.vectors(words.ids)
-        scaled = layers.unit_length(vectors) if is_cosine else vectors / layers.TYPICAL_LENGTH
+        scaled = (
+            layers.unit_length(vectors)
+            if is_cosine
+            else vectors / layers.TYPICAL_LENGTH
+        )
         return Encoded(scaled, words)
 
-    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+    ) -> Interactions:
         """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
-        matrix = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
+        matrix = torch.bmm(
+            queries.vectors[query_of_post], posts.vectors.transpose(1, 2)
+        )
         maps = F.relu(self.first(matrix.unsqueeze(1)))  # [P, F, Lq, Ld]
-        rows = dynamic_pooling(maps, queries.words.lengths[query_of_post], self.config.pooled_rows)
+        rows = dynamic_pooling(
+            maps, queries.words.lengths[query_of_post], self.config.pooled_rows
+        )
         # [P, F, columns, rows]
-        pooled = dynamic_pooling(rows.mT, posts.words.lengths, self.config.pooled_columns)
+        pooled = dynamic_pooling(
+            rows.mT, posts.words.lengths, self.config.pooled_columns
+        )
         return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The second convolution and pooling, flattened: [P, K]."""
         config = self.config
         patterns = interactions["patterns"][:, : config.pooled_rows]
-        maps = patterns.unflatten(2, (config.filters, config.pooled_columns)).transpose(1, 2)
+        maps = patterns.unflatten(2, (config.filters, config.pooled_columns)).transpose(
+            1, 2
+        )
         return F.max_pool2d(F.relu(self.second(maps)), 2).flatten(1)
 
 
@@ -118,7 +143,9 @@ def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
     longest = -(-maps.shape[2] // parts) + 1
     places = starts.unsqueeze(2) + torch.arange(longest, device=maps.device)
     # Shorter parts repeat their last position, which does not change the maximum.
-    places = torch.minimum(places, (ends - 1).clamp_min(0).unsqueeze(2)).flatten(1)  # [P, n · S]
+    places = torch.minimum(places, (ends - 1).clamp_min(0).unsqueeze(2)).flatten(
+        1
+    )  # [P, n · S]
     pairs = torch.arange(len(maps), device=maps.device).unsqueeze(1)
     values = maps.transpose(1, 2)[pairs, places]  # [P, n · S, F, M]
     pooled = values.unflatten(1, (parts, longest)).amax(dim=2).transpose(1, 2)

@@ -42,23 +42,27 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, named, one_of
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
-from rerankers.networks.layers import windows_from, word_vectors
-from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from tweetrerank.rerankers.networks.layers import windows_from, word_vectors
+from tweetrerank.rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
+from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
 class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    dimension_filters: int = 4  # Filters for each dimension and width of block B (paper: 20)
+    dimension_filters: int = (
+        4  # Filters for each dimension and width of block B (paper: 20)
+    )
     widths: int = 3  # Windows have 1 to this many words (paper: 3), and infinitely many
     l1: str = one_of("sum", "elements")
     """Absolute differences of two vectors: ``elements`` (comU1 of the paper) or their ``sum``."""
     hidden: int = 150  # Units of the hidden layer (paper: 150)
-    dropout: float = 0.5  # Share of hidden units dropped in training (CIKM 2016, section 4)
+    dropout: float = (
+        0.5  # Share of hidden units dropped in training (CIKM 2016, section 4)
+    )
 
 
 class PooledTexts(NamedTuple):
@@ -72,7 +76,9 @@ class PooledTexts(NamedTuple):
 class Model(Reranker):
     """Sentence model, structured comparison and hidden layer; see the module's docstring."""
 
-    configurations = named(compact=Config(), paper=Config(dimension_filters=20, l1="elements"))
+    configurations = named(
+        compact=Config(), paper=Config(dimension_filters=20, l1="elements")
+    )
     training_settings = replace(OF_ANSWERS, epochs=15)
     own_settings = named(paper=RAO_2016)
 
@@ -83,9 +89,12 @@ class Model(Reranker):
         self.vectors = word_vectors(vocabulary, "static", unknown=0.05)
         self.holistic = nn.ModuleList(nn.Linear(width * size, size) for width in widths)
         self.by_dimension = nn.ModuleList(
-            _DimensionConvolution(size, config.dimension_filters, width) for width in widths
+            _DimensionConvolution(size, config.dimension_filters, width)
+            for width in widths
         )
-        comparisons = 3 * (config.widths + 1) ** 2 + 2 * config.widths * config.dimension_filters
+        comparisons = (
+            3 * (config.widths + 1) ** 2 + 2 * config.widths * config.dimension_filters
+        )
         each = 2 + (size if config.l1 == "elements" else 1)
         self.hidden = nn.Linear(3 * size * 2 + comparisons * each, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
@@ -94,9 +103,14 @@ class Model(Reranker):
     def encode(self, inputs: Inputs, side: str) -> PooledTexts:
         """Blocks A and B of B texts (section 3 of He et al. 2015)."""
         ids = inputs[WORDS].ids
-        terms, inside = self.vectors(ids), ids.ne(0).unsqueeze(2)  # [B, L, E], [B, L, 1]
+        terms, inside = (
+            self.vectors(ids),
+            ids.ne(0).unsqueeze(2),
+        )  # [B, L, E], [B, L, 1]
         widths = enumerate(self.holistic, start=1)
-        maps = [torch.tanh(linear(windows_from(terms, width))) for width, linear in widths]
+        maps = [
+            torch.tanh(linear(windows_from(terms, width))) for width, linear in widths
+        ]
         holistic = [_pool_holistic(values, inside) for values in (*maps, terms)]
         dimensions = [convolution(terms, inside) for convolution in self.by_dimension]
         return PooledTexts(torch.stack(holistic, dim=2), torch.stack(dimensions, dim=2))
@@ -114,7 +128,11 @@ class Model(Reranker):
             # For each pooling, width and filter of block B, over the dimensions.
             self._unit_1(queries.dimensions[query_of_post], posts.dimensions),
         ]
-        return {"comparisons": torch.cat([part.flatten(1) for part in parts], dim=1).unsqueeze(1)}
+        return {
+            "comparisons": torch.cat(
+                [part.flatten(1) for part in parts], dim=1
+            ).unsqueeze(1)
+        }
 
     def _unit_1(self, x: Tensor, y: Tensor) -> Tensor:
         """comU1: cosine, L2 distance and absolute differences of vectors [..., K]."""
@@ -125,7 +143,9 @@ class Model(Reranker):
 
     def _unit_2(self, x: Tensor, y: Tensor) -> Tensor:
         """comU2: cosine and L2 distance of vectors [..., K]: [..., 2]."""
-        lengths = torch.sqrt((x * x).sum(dim=-1) + 1e-8) * torch.sqrt((y * y).sum(dim=-1) + 1e-8)
+        lengths = torch.sqrt((x * x).sum(dim=-1) + 1e-8) * torch.sqrt(
+            (y * y).sum(dim=-1) + 1e-8
+        )
         # The square root has no gradient at 0.
         distance = torch.sqrt((x - y).square().sum(dim=-1) + 1e-12)
         return torch.stack([(x * y).sum(dim=-1) / lengths, distance], dim=-1)
@@ -142,7 +162,9 @@ class _DimensionConvolution(nn.Module):
         super().__init__()
         self.width = width
         bound = width**-0.5
-        self.weight = nn.Parameter(torch.empty(width, filters, size).uniform_(-bound, bound))
+        self.weight = nn.Parameter(
+            torch.empty(width, filters, size).uniform_(-bound, bound)
+        )
         self.bias = nn.Parameter(torch.empty(filters, size).uniform_(-bound, bound))
 
     def forward(self, terms: Tensor, inside: Tensor) -> Tensor:
@@ -151,7 +173,9 @@ class _DimensionConvolution(nn.Module):
         maps: Tensor = self.bias  # Then [B, L, filters, E]
         # Several times faster than a grouped convolution.
         for j in range(self.width):
-            maps = torch.addcmul(maps, padded[:, j : j + terms.shape[1]], self.weight[j])
+            maps = torch.addcmul(
+                maps, padded[:, j : j + terms.shape[1]], self.weight[j]
+            )
         pooled = torch.stack(_extremes(maps.flatten(2), inside), dim=1)
         # tanh is monotonic, so it can follow the pooling.
         return torch.tanh(pooled).view(len(terms), 2, *self.bias.shape)
@@ -162,7 +186,10 @@ def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
     # Padding repeats the first position, which does not change the maximum or minimum.
     maps = torch.where(inside, maps, maps[:, :1])
     there = inside.any(dim=1)
-    return [torch.where(there, extreme, 0.0) for extreme in (maps.amax(dim=1), maps.amin(dim=1))]
+    return [
+        torch.where(there, extreme, 0.0)
+        for extreme in (maps.amax(dim=1), maps.amin(dim=1))
+    ]
 
 
 def _pool_holistic(maps: Tensor, inside: Tensor) -> Tensor:

@@ -79,15 +79,29 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, named, one_of
-from rerankers.networks import base, layers
-from rerankers.networks.base import QUERY, TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Interactions
-from rerankers.networks.training.settings import RAO_2019
-from rerankers.text.vectors import of_word2vec_length
-from rerankers.text.vocabulary import Vocabulary
-from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading
+from tweetrerank.rerankers.networks import base, layers
+from tweetrerank.rerankers.networks.base import (
+    QUERY,
+    TRIGRAMS,
+    URL_TRIGRAMS,
+    WORDS,
+    Inputs,
+    Interactions,
+)
+from tweetrerank.rerankers.networks.training.settings import RAO_2019
+from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.text.vectors import of_word2vec_length
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.text.words import (
+    CHOICES,
+    TRIGRAM_COUNT,
+    URL_PLACEHOLDER,
+    Reading,
+)
 
-MEAN_SCALE = 5.0  # Factor of mean similarities without softmax: about as large as the maxima
+MEAN_SCALE = (
+    5.0  # Factor of mean similarities without softmax: about as large as the maxima
+)
 
 WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
@@ -122,29 +136,41 @@ class Config(Checked):
     url_presence: bool = True  # Feature: whether the post has a URL
     separate_urls: bool = False
     """Convolutions of URLs, and of queries compared with them, of their own (authors' code)."""
-    tokens: str = one_of(*CHOICES["tokens"])  # Words, or NLTK's ``treebank`` (authors' code)
+    tokens: str = one_of(
+        *CHOICES["tokens"]
+    )  # Words, or NLTK's ``treebank`` (authors' code)
     trigrams: str = one_of(*CHOICES["trigrams"])
     """Trigrams of ``words``, or of the whole ``text`` (authors' code)."""
     urls: str = one_of(*CHOICES["urls"])
     """Host and ``path`` of a URL, or what the authors' ``code`` keeps."""
     train_vectors: bool = False  # Train word and trigram vectors (section 4.3: yes)
     train_filters: bool = False  # Train the convolutions (paper: yes)
-    weighted_trigram_depths: int = 3  # Depths of trigrams weighted by IDF (authors' code: 2)
-    trains_padding: bool = False  # Train the vector of padding (authors' code), else it is 0
+    weighted_trigram_depths: int = (
+        3  # Depths of trigrams weighted by IDF (authors' code: 2)
+    )
+    trains_padding: bool = (
+        False  # Train the vector of padding (authors' code), else it is 0
+    )
     word2vec_length: bool = False
     """Give word vectors other than word2vec's the length that suits the paper's softmax."""
     idf: str = one_of("relative", "classical", "phrases")
     """``relative``: weights in [0, 1]; ``classical``: ln N/n (section 3.3); ``phrases``: the same,
     of phrases and trigrams themselves, not of their words."""
-    trigram_low: float = 0.0  # Trained trigram vectors start in U[low, high] (section 4.3)
+    trigram_low: float = (
+        0.0  # Trained trigram vectors start in U[low, high] (section 4.3)
+    )
     trigram_high: float = 0.1
     keras_start: bool = False  # Other weights start as in Keras (section 4.3)
     phrase_dropout: float = 0.0
     """Share of dimensions of a text's term vectors and of outputs of each convolution dropped in
     training (authors' code; paper: tuned in 0 … 0.5)."""
     hidden: int = 32  # Units of the hidden layers (paper: 150)
-    second_hidden: int = 0  # Units of one more hidden layer (authors' code: 50); 0: there is none
-    dropout: float = 0.1  # Share of hidden units dropped in training (authors' code: none)
+    second_hidden: int = (
+        0  # Units of one more hidden layer (authors' code: 50); 0: there is none
+    )
+    dropout: float = (
+        0.1  # Share of hidden units dropped in training (authors' code: none)
+    )
     query_words: int = 10  # Words of a query, at most (section 4.3)
     query_trigrams: int = 51  # Trigrams of a query, at most (section 4.3)
     post_words: int = 68  # Words of a post, at most (section 4.3)
@@ -201,14 +227,21 @@ class Perspective(NamedTuple):
     query_length: int  # Terms at most
     post_length: int
     width: int  # Terms under a filter
-    weighted: int  # Depths, from the embedding layer on, whose features are weighted by IDF
+    weighted: (
+        int  # Depths, from the embedding layer on, whose features are weighted by IDF
+    )
 
 
 def perspectives_of(config: Config) -> dict[str, Perspective]:
     """Name -> each perspective that the configuration enables."""
     tower = URL_TRIGRAMS if config.separate_urls else TRIGRAMS
     own = config.trigram_width, config.weighted_trigram_depths
-    words = config.query_words, config.post_words, config.word_width, WEIGHTED_WORD_LEVELS
+    words = (
+        config.query_words,
+        config.post_words,
+        config.word_width,
+        WEIGHTED_WORD_LEVELS,
+    )
     trigrams = config.query_trigrams, config.post_trigrams, *own
     url_trigrams = config.query_trigrams, config.url_trigrams, *own
     perspectives = {
@@ -216,7 +249,11 @@ def perspectives_of(config: Config) -> dict[str, Perspective]:
         "post_trigrams": Perspective(TRIGRAMS, TRIGRAMS, TRIGRAMS, *trigrams),
         "url_trigrams": Perspective(TRIGRAMS, URL_TRIGRAMS, tower, *url_trigrams),
     }
-    return {name: each for name, each in perspectives.items() if getattr(config, f"use_{name}")}
+    return {
+        name: each
+        for name, each in perspectives.items()
+        if getattr(config, f"use_{name}")
+    }
 
 
 class Phrases(NamedTuple):
@@ -252,7 +289,9 @@ class Model(base.Reranker):
     )
     own_settings = named(
         paper=PAPER_SETTINGS,
-        authors=replace(PAPER_SETTINGS, batch_pairs=64, held_out=0.15, held_out_of="each"),
+        authors=replace(
+            PAPER_SETTINGS, batch_pairs=64, held_out=0.15, held_out_of="each"
+        ),
     )
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
@@ -263,7 +302,9 @@ class Model(base.Reranker):
         self.reading = Reading(config.tokens, config.trigrams, config.urls)
         self.idf = config.idf
         self.interactions_are_fixed = not (config.train_vectors or config.train_filters)
-        self.reads_padding = config.normalization == "query"  # Up to fixed lengths, like a term
+        self.reads_padding = (
+            config.normalization == "query"
+        )  # Up to fixed lengths, like a term
         self.towers = self._towers(vocabulary)
         pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
         size = pooled * sum(each.query_length for each in self.perspectives.values())
@@ -290,7 +331,9 @@ class Model(base.Reranker):
         if config.use_words:
             words: nn.Module = layers.FrozenVectors(vectors, vocabulary.buckets)
             if config.train_vectors:
-                words = layers.TrainedVectors(vectors, vocabulary.buckets, config.trains_padding)
+                words = layers.TrainedVectors(
+                    vectors, vocabulary.buckets, config.trains_padding
+                )
             shape = vectors.shape[1], config.word_filters, config.word_width
             towers[WORDS] = layers.ConvolutionTower(words, *shape, *options)
         if names - {WORDS}:
@@ -298,7 +341,9 @@ class Model(base.Reranker):
             trigrams: nn.Module = layers.HashedVectors(count, size, seed=2)
             if config.train_vectors:
                 how = config.trains_padding, config.trigram_low, config.trigram_high
-                trigrams = layers.TrainedVectors(np.zeros((0, size), np.float32), count, *how)
+                trigrams = layers.TrainedVectors(
+                    np.zeros((0, size), np.float32), count, *how
+                )
             shape = size, config.trigram_filters, config.trigram_width
             for name in sorted(names - {WORDS}):
                 towers[name] = layers.ConvolutionTower(trigrams, *shape, *options)
@@ -322,7 +367,9 @@ class Model(base.Reranker):
                 vectors[each.tower, name] = levels
         return Phrases(vectors, terms)
 
-    def interact(self, queries: Phrases, posts: Phrases, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Phrases, posts: Phrases, query_of_post: Tensor
+    ) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
         pooled = {}
         for name, each in self.perspectives.items():
@@ -338,10 +385,18 @@ class Model(base.Reranker):
         lengths = ids.count_nonzero(dim=1).unsqueeze(1)
         places = torch.arange(ids.shape[1] + self.reads_padding, device=ids.device)
         counts = (places < lengths).float()
-        return counts + (places == lengths) * (most - lengths) if self.reads_padding else counts
+        return (
+            counts + (places == lengths) * (most - lengths)
+            if self.reads_padding
+            else counts
+        )
 
     def similarities(
-        self, queries: Phrases, posts: Phrases, query_of_post: Tensor, perspective: Perspective
+        self,
+        queries: Phrases,
+        posts: Phrases,
+        query_of_post: Tensor,
+        perspective: Perspective,
     ) -> Iterator[Tensor]:
         """Similarities [P, Lq, Ld] at each depth, after the softmax if there is one."""
         config, (_, _, tower, query_length, post_length, *_) = self.config, perspective
@@ -357,7 +412,9 @@ class Model(base.Reranker):
                 shares = (values * config.temperature + counts.log()).softmax(dim=1)
                 values = torch.where(counts > 0, shares / counts.clamp_min(1.0), 0.0)
             elif config.normalization == "post":
-                values = _post_softmax(values * config.temperature, post_mask, post_length)
+                values = _post_softmax(
+                    values * config.temperature, post_mask, post_length
+                )
             yield values
 
     def _pooled(
@@ -370,7 +427,9 @@ class Model(base.Reranker):
         total = torch.bmm(values, counts.unsqueeze(2)).squeeze(2)
         if self.config.normalization != "none":
             return maxima, total / perspective.post_length
-        return maxima, MEAN_SCALE * total / counts.sum(dim=1, keepdim=True).clamp_min(1.0)
+        return maxima, MEAN_SCALE * total / counts.sum(dim=1, keepdim=True).clamp_min(
+            1.0
+        )
 
     def features(
         self,
@@ -401,16 +460,24 @@ class Model(base.Reranker):
             if self.reads_padding:  # Repeated for every position of padding
                 lengths = terms.lengths[query_of_post].unsqueeze(1)
                 places = torch.arange(perspective.query_length, device=lengths.device)
-                places = places.minimum(lengths).unsqueeze(2).expand(-1, -1, features.shape[2])
+                places = (
+                    places.minimum(lengths)
+                    .unsqueeze(2)
+                    .expand(-1, -1, features.shape[2])
+                )
                 interactions[name] = features.gather(1, places)
             else:
                 interactions[name] = features * mask[query_of_post].unsqueeze(2)
-        if config.url_presence:  # Every real URL has more trigrams than the placeholder.
+        if (
+            config.url_presence
+        ):  # Every real URL has more trigrams than the placeholder.
             has_url = url_lengths > len(URL_PLACEHOLDER)
             interactions["url_presence"] = has_url.float().view(-1, 1, 1)
         return interactions
 
-    def _phrase_weights(self, idf: Tensor, mask: Tensor, depth: int, width: int) -> Tensor:
+    def _phrase_weights(
+        self, idf: Tensor, mask: Tensor, depth: int, width: int
+    ) -> Tensor:
         """IDF of the phrase from each position on: [Q, Lq]."""
         length = 1 + depth * (width - 1)
         if self.config.idf != "phrases":  # The mean of its terms
@@ -418,7 +485,9 @@ class Model(base.Reranker):
             sums, counts = (values.unfold(1, length, 1).sum(dim=2) for values in padded)
             return sums / counts.clamp_min(1.0)
         # Every (width - 1)-th term: all words, or trigrams that do not overlap.
-        parts = [F.pad(idf, (0, place))[:, place:] for place in range(0, length, width - 1)]
+        parts = [
+            F.pad(idf, (0, place))[:, place:] for place in range(0, length, width - 1)
+        ]
         return torch.stack(parts).sum(dim=0).clamp_max(RAREST)
 
     def represent(self, interactions: Interactions) -> Tensor:
@@ -433,7 +502,9 @@ class Model(base.Reranker):
                 evidence.append(torch.bmm(shares.unsqueeze(1), positions).squeeze(1))
             else:
                 padding = perspective.query_length - features.shape[1]
-                evidence.append(F.pad(features[:, :, :-1], (0, 0, 0, padding)).flatten(1))
+                evidence.append(
+                    F.pad(features[:, :, :-1], (0, 0, 0, padding)).flatten(1)
+                )
         if self.config.url_presence:
             evidence.append(interactions["url_presence"].flatten(1))
         return torch.cat(evidence, dim=1)

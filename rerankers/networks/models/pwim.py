@@ -45,14 +45,32 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, above_zero, at_least, named, one_of
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
-from rerankers.networks.layers import perceptron, square_convolution, word_vectors
-from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from tweetrerank.rerankers.networks.layers import (
+    perceptron,
+    square_convolution,
+    word_vectors,
+)
+from tweetrerank.rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
+from tweetrerank.rerankers.reranker_error import (
+    Checked,
+    above_zero,
+    at_least,
+    named,
+    one_of,
+)
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
-CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3
-LAYERS = 13  # Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words
+CHANNELS = (
+    128,
+    164,
+    192,
+    192,
+    128,
+)  # Channels of the paper's convolutions, each of 3 × 3
+LAYERS = (
+    13  # Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words
+)
 PER_PLACE = 2e-6
 """Preference of a match over one that is a position later (positions count row by row). It is above
 the rounding error of a cosine and below relevant differences."""
@@ -62,13 +80,17 @@ the rounding error of a cosine and below relevant differences."""
 class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    lstm_units: int = at_least(1, 50)  # Units of the LSTM in each direction (paper: 250)
+    lstm_units: int = at_least(
+        1, 50
+    )  # Units of the LSTM in each direction (paper: 250)
     channel_share: float = above_zero(0.1875)
     """Channels, as a share of the paper's; rounded to multiples of 8."""
     size: int = at_least(1, 32)  # Words of each text, at most (authors' code: 32 to 64)
     focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
     hidden: int = 128  # Units of the fully connected layer (paper: 128)
-    activation: str = one_of("relu", "tanh")  # Of the hidden layer (CIKM 2016, section 4: tanh)
+    activation: str = one_of(
+        "relu", "tanh"
+    )  # Of the hidden layer (CIKM 2016, section 4: tanh)
     dropout: float = 0.2  # Share of hidden units dropped in training (CIKM 2016: 0.5)
 
     def channels(self) -> list[int]:
@@ -95,7 +117,9 @@ class Model(Reranker):
         paper=Config(lstm_units=250, channel_share=1.0, activation="tanh", dropout=0.5),
     )
     training_settings = replace(OF_ANSWERS, optimizer="rmsprop")
-    own_settings = named(paper=replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4))
+    own_settings = named(
+        paper=replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4)
+    )
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
@@ -120,7 +144,9 @@ class Model(Reranker):
         # Each text is reversed without its padding, so padding comes last in both directions.
         from_end, _ = self.from_end(vectors.gather(1, turned.expand_as(vectors)))
         backward = from_end.gather(1, turned.expand_as(from_end))
-        return LstmStates(forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask)
+        return LstmStates(
+            forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask
+        )
 
     def interact(
         self, queries: LstmStates, posts: LstmStates, query_of_post: Tensor
@@ -132,7 +158,9 @@ class Model(Reranker):
         picked = focus(cube[..., 0], cube[..., 1], words > 0, self.config.size)
         cube = cube * torch.where(picked, 1.0, self.config.focus_weight).unsqueeze(3)
         cube = torch.cat([cube, words.unsqueeze(3)], dim=3)
-        return {"cube": F.pad(cube, (0, 0, 0, self.config.size - cube.shape[2])).flatten(2)}
+        return {
+            "cube": F.pad(cube, (0, 0, 0, self.config.size - cube.shape[2])).flatten(2)
+        }
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The convolutions (section 7): [P, channels of the last one]."""
@@ -165,9 +193,14 @@ def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
     ):
         # By differences: for equal states, x² + y² - 2xy would be rounding error only.
         distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
-        squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
+        squares = (
+            query.square().sum(dim=2).unsqueeze(2),
+            post.square().sum(dim=2).unsqueeze(1),
+        )
         parts.append((torch.bmm(query, post.mT), distance.square(), *squares))
-    both = [forward + backward for forward, backward in zip(parts[0], parts[1], strict=True)]
+    both = [
+        forward + backward for forward, backward in zip(parts[0], parts[1], strict=True)
+    ]
     layers = []
     for dot, squared_distance, query_square, post_square in (both, *parts):
         lengths = torch.sqrt(query_square + 1e-8) * torch.sqrt(post_square + 1e-8)
@@ -185,7 +218,10 @@ def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
     later = PER_PLACE * (places // columns * size + places % columns)
     left = torch.cat([cosine - later, -distance - later])
     left = left.masked_fill(~torch.cat([words, words]), -torch.inf)
-    picked, everyone = torch.zeros_like(left), torch.arange(2 * pairs, device=words.device)
+    picked, everyone = (
+        torch.zeros_like(left),
+        torch.arange(2 * pairs, device=words.device),
+    )
     for _ in range(min(rows, columns)):
         best, place = left.flatten(1).max(dim=1)
         row, column = place // columns, place % columns

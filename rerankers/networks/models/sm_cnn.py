@@ -23,11 +23,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, named, one_of
-from rerankers.networks import base, layers
-from rerankers.networks.base import MASKED_WORDS, QUERY, WORDS, Encoded, Inputs, Interactions
-from rerankers.networks.training.settings import OF_PAIRS
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks import base, layers
+from tweetrerank.rerankers.networks.base import (
+    MASKED_WORDS,
+    QUERY,
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+)
+from tweetrerank.rerankers.networks.training.settings import OF_PAIRS
+from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,18 @@ class Model(base.Reranker):
 
     configurations = named(static=Config(), text=Config(overlap=False, prior=False))
     training_settings = replace(
-        OF_PAIRS, optimizer="adadelta", learning_rate=1.0, steps=10, epochs=235, patience=47
+        OF_PAIRS,
+        optimizer="adadelta",
+        learning_rate=1.0,
+        steps=10,
+        epochs=235,
+        patience=47,
     )
     query_inputs = (WORDS, MASKED_WORDS)
     post_inputs = (WORDS, MASKED_WORDS)
-    decay_shares = named(sentence=0.1)  # Of convolutions: 1e-5 against 1e-4 (section 4.1)
+    decay_shares = named(
+        sentence=0.1
+    )  # Of convolutions: 1e-5 against 1e-4 (section 4.1)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
@@ -65,7 +79,12 @@ class Model(base.Reranker):
         nn.init.xavier_uniform_(self.similarity)
         if config.overlap:
             self.overlap = layers.WordOverlap(vocabulary)
-        join = 2 * config.filters + 1 + layers.WordOverlap.size * config.overlap + config.prior
+        join = (
+            2 * config.filters
+            + 1
+            + layers.WordOverlap.size * config.overlap
+            + config.prior
+        )
         hidden = config.hidden or join
         self.hidden = nn.Linear(join, hidden)
         self.dropout = nn.Dropout(config.dropout)
@@ -77,7 +96,9 @@ class Model(base.Reranker):
         sentence = self.query_sentence if side == QUERY else self.post_sentence
         return Encoded(sentence(self.vectors(words.ids), words.lengths), inputs[WORDS])
 
-    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+    ) -> Interactions:
         """Both texts' vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
         query, post = queries.vectors[query_of_post], posts.vectors
         similarity = ((query @ self.similarity) * post).sum(dim=1, keepdim=True)

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from rerankers.errors import named
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms
-from rerankers.networks.layers import WordOverlap
-from rerankers.networks.training.settings import Settings
-from rerankers.text.vocabulary import Vocabulary
+from tweetrerank.rerankers.networks.base import (
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    Terms,
+)
+from tweetrerank.rerankers.networks.layers import WordOverlap
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,9 @@ class Model(Reranker):
         """The words of B texts."""
         return inputs[WORDS]
 
-    def interact(self, queries: Terms, posts: Terms, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: Terms, posts: Terms, query_of_post: Tensor
+    ) -> Interactions:
         """The count of each pair: [P, 1, 1]."""
         counts = self.overlap(queries, posts.ids, query_of_post)
         return {"count": counts[:, 2 + self.config.weighted].view(-1, 1, 1)}

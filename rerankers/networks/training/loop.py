@@ -18,19 +18,19 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers import devices
-from rerankers.errors import RerankerError
-from rerankers.networks import network
-from rerankers.networks.base import Interactions, Reranker
-from rerankers.networks.inputs import Tokenized
-from rerankers.networks.layers import ConvolutionTower
-from rerankers.networks.models.dssm import TrigramSums
-from rerankers.networks.ngrams import fast_path
-from rerankers.networks.training.settings import Settings
-from rerankers.pairs import lists_of
-from rerankers.reranker import Progress as PairProgress
-from rerankers.reranker import silent
-from rerankers.text.ragged import Rows
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.networks import network
+from tweetrerank.rerankers.networks.base import Interactions, Reranker
+from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.layers import ConvolutionTower
+from tweetrerank.rerankers.networks.models.dssm import TrigramSums
+from tweetrerank.rerankers.networks.ngrams import fast_path
+from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.pairs import lists_of
+from tweetrerank.rerankers.reranker import Progress as PairProgress
+from tweetrerank.rerankers.reranker import silent
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.ragged import Rows
 
 LARGE = 20_000
 """Rows of a table from which on plain gradient descent has sparse gradients: a step reads a few
@@ -38,7 +38,9 @@ thousand of them. Below about 10,000 dense ones are faster."""
 
 VALIDATION_BATCHES = 8  # Batches of a validation loss
 
-TopicRows = tuple[Rows, Rows]  # Rows of one training topic's positives, and of its negatives
+TopicRows = tuple[
+    Rows, Rows
+]  # Rows of one training topic's positives, and of its negatives
 
 Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
@@ -57,7 +59,9 @@ class Examples:
     def topics(self) -> list[TopicRows]:
         """Topics with at least one positive and one negative: no others can be learned from."""
         lists = lists_of(self.pairs.query_index)
-        topics = ((rows[self.relevant[rows]], rows[~self.relevant[rows]]) for rows in lists)
+        topics = (
+            (rows[self.relevant[rows]], rows[~self.relevant[rows]]) for rows in lists
+        )
         return [(own, others) for own, others in topics if len(own) and len(others)]
 
     def steps_of_epoch(self, settings: Settings) -> int:
@@ -73,7 +77,9 @@ class Examples:
         return replace(self, pairs=self.pairs.take(rows), relevant=self.relevant[rows])
 
 
-def compared_once(model: Reranker, pairs: Tokenized, progress: PairProgress = silent) -> Tokenized:
+def compared_once(
+    model: Reranker, pairs: Tokenized, progress: PairProgress = silent
+) -> Tokenized:
     """The pairs with their interactions; ``progress`` is called with numbers of compared pairs."""
     batches, parts = network.batches_of(pairs, network.BATCH_SIZE), list[Interactions]()
     with network.evaluating(model), torch.no_grad():
@@ -84,7 +90,9 @@ def compared_once(model: Reranker, pairs: Tokenized, progress: PairProgress = si
     known = dict[str, Tensor]()
     for name in parts[0]:
         most = max(part[name].shape[1] for part in parts)
-        padded = [F.pad(each[name], (0, 0, 0, most - each[name].shape[1])) for each in parts]
+        padded = [
+            F.pad(each[name], (0, 0, 0, most - each[name].shape[1])) for each in parts
+        ]
         known[name] = torch.cat(padded)
     return replace(pairs, known=known, places=np.argsort(np.concatenate(batches)))
 
@@ -93,9 +101,13 @@ def compared_once(model: Reranker, pairs: Tokenized, progress: PairProgress = si
 class History:
     """Training so far."""
 
-    epochs: list[dict[str, float]] = field(default_factory=list)  # Figures of each epoch
+    epochs: list[dict[str, float]] = field(
+        default_factory=list
+    )  # Figures of each epoch
     best: int = 0  # Number of the best epoch, from 1; 0 before the first
-    setbacks: int = 0  # Times that epochs without a better validation figure halved the rate
+    setbacks: int = (
+        0  # Times that epochs without a better validation figure halved the rate
+    )
 
 
 def train(
@@ -120,18 +132,26 @@ def train(
             "validation loss to select by; select by map, or hold more topics out"
         )
     history, best, highest = History(), deepcopy(model.state_dict()), -np.inf
-    for epoch, loss in enumerate(_epochs(model, training, settings, history, progress), start=1):
+    for epoch, loss in enumerate(
+        _epochs(model, training, settings, history, progress), start=1
+    ):
         figures, merit = {"training_loss": loss}, np.inf
         if validation is not None:
             validated = _validated(model, validation, measure, settings)
             figures |= validated
-            merit = next(iter(validated.values())) * (-1 if settings.select == "loss" else 1)
+            merit = next(iter(validated.values())) * (
+                -1 if settings.select == "loss" else 1
+            )
         history.epochs.append(figures)
         if merit > highest or validation is None or not history.best:
             history.best, highest, best = epoch, merit, deepcopy(model.state_dict())
         else:
             history.setbacks += (epoch - history.best) % settings.halve_after == 0
-        progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+        progress(
+            epoch,
+            0,
+            "  ".join(f"{name} {value:.4f}" for name, value in figures.items()),
+        )
         if epoch - history.best >= settings.patience:
             break
     model.load_state_dict(best)
@@ -142,7 +162,11 @@ def train(
 
 
 def _epochs(
-    model: Reranker, training: Examples, settings: Settings, history: History, progress: Progress
+    model: Reranker,
+    training: Examples,
+    settings: Settings,
+    history: History,
+    progress: Progress,
 ) -> Iterator[float]:
     """Train epoch by epoch; the mean loss of each one's steps."""
     if not settings.epochs:
@@ -164,7 +188,9 @@ def _epochs(
             left = 1.0 - 0.9 * done / (settings.epochs * steps)
             shares = {"linear": left, "plateau": 0.5**history.setbacks}
             for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * shares.get(settings.schedule, 1.0)
+                group["lr"] = settings.learning_rate * shares.get(
+                    settings.schedule, 1.0
+                )
             rows, positives = sampler.draw(done, rng)
             loss = _loss(model, sampler.examples, rows, positives, settings)
             optimizer.zero_grad(set_to_none=True)
@@ -192,11 +218,19 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
             module.sparse = is_plain and len(module.weight) >= LARGE
     groups: list[dict[str, Any]] = []
     for name, parameter in model.named_parameters():
-        share = next((share for part, share in model.decay_shares.items() if part in name), 1.0)
+        share = next(
+            (share for part, share in model.decay_shares.items() if part in name), 1.0
+        )
         if parameter.requires_grad:
-            groups.append({"params": [parameter], "weight_decay": settings.weight_decay * share})
+            groups.append(
+                {"params": [parameter], "weight_decay": settings.weight_decay * share}
+            )
     # One pass over weights and gradients, a third of the time; dense gradients only.
-    sgd: dict[str, Any] = {"momentum": momentum, "nesterov": momentum > 0, "fused": not is_plain}
+    sgd: dict[str, Any] = {
+        "momentum": momentum,
+        "nesterov": momentum > 0,
+        "fused": not is_plain,
+    }
     kinds: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
         "adamw": torch.optim.AdamW,
         "adadelta": partial(torch.optim.Adadelta, rho=0.95),
@@ -211,11 +245,16 @@ def _validated(
     model: Reranker, validation: Examples, measure: Measure, settings: Settings
 ) -> dict[str, float]:
     """Figures of an epoch, the selecting one first."""
-    scores, figures = network.score_tokenized(model, validation.pairs), dict[str, float]()
+    scores, figures = (
+        network.score_tokenized(model, validation.pairs),
+        dict[str, float](),
+    )
     if settings.select == "loss":
         if settings.sampling == "pairs":
             labels = torch.from_numpy(validation.relevant).float()
-            loss = F.binary_cross_entropy_with_logits(torch.from_numpy(scores), labels).item()
+            loss = F.binary_cross_entropy_with_logits(
+                torch.from_numpy(scores), labels
+            ).item()
         else:
             loss = _validation_loss(model, validation, settings)
         figures["validation_loss"] = loss
@@ -231,7 +270,9 @@ def _loss(
     return LOSSES[settings.loss](scores.view(rows.shape), positives)
 
 
-def _validation_loss(model: Reranker, validation: Examples, settings: Settings) -> float:
+def _validation_loss(
+    model: Reranker, validation: Examples, settings: Settings
+) -> float:
     """Mean loss over lists that are the same after every epoch."""
     topics, count = validation.topics(), settings.positives
     sizes = settings.batch_topics, count, count * settings.negatives
@@ -239,7 +280,9 @@ def _validation_loss(model: Reranker, validation: Examples, settings: Settings) 
     lists = [random_lists(topics, *sizes, rng) for _ in range(VALIDATION_BATCHES)]
     model.eval()
     with torch.inference_mode():
-        losses = [_loss(model, validation, rows, count, settings).item() for rows in lists]
+        losses = [
+            _loss(model, validation, rows, count, settings).item() for rows in lists
+        ]
     return float(np.mean(losses))
 
 
@@ -269,7 +312,11 @@ def listwise(scores: Tensor, positives: int) -> Tensor:
     return (torch.logaddexp(chosen, negatives) - chosen).mean()
 
 
-LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "pointwise": pointwise}
+LOSSES: Mapping[str, Loss] = {
+    "listwise": listwise,
+    "pairwise": pairwise,
+    "pointwise": pointwise,
+}
 
 
 class BatchSampler:
@@ -277,7 +324,11 @@ class BatchSampler:
     include corrupted pairs; RerankerError if there are no posts for these."""
 
     def __init__(self, training: Examples, settings: Settings) -> None:
-        self.examples, self._topics, self._settings = training, training.topics(), settings
+        self.examples, self._topics, self._settings = (
+            training,
+            training.topics(),
+            settings,
+        )
         self._nearest: dict[int, Rows] = {}
         if settings.sampling == "corrupted":
             self._corrupt()
@@ -301,7 +352,9 @@ class BatchSampler:
             return rows[None], int(relevant[rows].sum())
         each = settings.negatives
         if settings.steps:
-            lists = random_lists(self._topics, settings.batch_topics, count, count * each, rng)
+            lists = random_lists(
+                self._topics, settings.batch_topics, count, count * each, rng
+            )
         else:
             lists = self._next_lists(step, rng)
         mined = each if settings.sampling == "max" else -(-each // 2)
@@ -314,15 +367,21 @@ class BatchSampler:
 
     def _next_lists(self, step: int, rng: np.random.Generator) -> Rows:
         """Lists of one step through shuffled passes over all positives (Rao et al. 2016, code)."""
-        of_topics = [(row, others) for positives, others in self._topics for row in positives]
+        of_topics = [
+            (row, others) for positives, others in self._topics for row in positives
+        ]
         places = self._shuffled(step, len(of_topics), self._settings.batch_topics)
         chosen, size = (of_topics[place] for place in places), self._settings.negatives
-        return np.stack([np.append(row, rng.choice(others, size=size)) for row, others in chosen])
+        return np.stack(
+            [np.append(row, rng.choice(others, size=size)) for row, others in chosen]
+        )
 
     def _shuffled(self, step: int, count: int, size: int) -> Rows:
         """Numbers [size] of one step through shuffled passes over ``count`` of them."""
         first, start = divmod(step * size, count)
-        seeds = ([self._settings.seed, first + n] for n in range(-(-(start + size) // count)))
+        seeds = (
+            [self._settings.seed, first + n] for n in range(-(-(start + size) // count))
+        )
         passes = [np.random.default_rng(seed).permutation(count) for seed in seeds]
         return np.concatenate(passes)[start : start + size]
 
@@ -331,7 +390,11 @@ class BatchSampler:
         pairs, seed = self.examples.pairs, self._settings.seed
         rng, count = np.random.default_rng([seed, 0]), len(pairs.query_index)
         rows = np.concatenate([np.append(*topic) for topic in self._topics])
-        queries, posts, topics = [pairs.query_index], [pairs.post_index], list[TopicRows]()
+        queries, posts, topics = (
+            [pairs.query_index],
+            [pairs.post_index],
+            list[TopicRows](),
+        )
         for positives, _ in self._topics:
             query, right = pairs.query_index[positives[0]], pairs.post_index[positives]
             others = pairs.post_index[rows[pairs.query_index[rows] != query]]
@@ -356,7 +419,11 @@ class BatchSampler:
 
 
 def random_lists(
-    topics: list[TopicRows], lists: int, positives: int, negatives: int, rng: np.random.Generator
+    topics: list[TopicRows],
+    lists: int,
+    positives: int,
+    negatives: int,
+    rng: np.random.Generator,
 ) -> Rows:
     """Lists of random positives and negatives, of different topics where there are enough. All
     topics are equally likely, because average precision counts each topic once, however many

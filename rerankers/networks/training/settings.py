@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rerankers.errors import Checked, above_zero, at_least, one_of
+from tweetrerank.rerankers.reranker_error import Checked, above_zero, at_least, one_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Settings(Checked):
     clipping: float = at_least(0, 5.0)
     """Euclidean norm to which the gradients of a step are clipped; 0 clips nothing."""
     weight_decay: float = at_least(0, 1e-3)  # L2 penalty (decoupled for AdamW)
-    epochs: int = at_least(0, 12)  # Maximum number; 0 for what is not trained step by step
+    epochs: int = at_least(
+        0, 12
+    )  # Maximum number; 0 for what is not trained step by step
     steps: int = at_least(0, 50)
     """Steps an epoch, after which follows validation; 0: one pass, over all pairs with the sampling
     ``pairs``, else over all relevant posts, with ``positives`` 1."""
@@ -35,7 +37,9 @@ class Settings(Checked):
     positives: int = at_least(1, 3)  # Relevant posts drawn for each topic of a step
     negatives: int = at_least(1, 7)  # Negatives for each relevant post
     batch_pairs: int = at_least(1, 50)  # Pairs in a step of the sampling ``pairs``
-    patience: int = at_least(1, 4)  # Epochs without a better validation figure before stopping
+    patience: int = at_least(
+        1, 4
+    )  # Epochs without a better validation figure before stopping
     select: str = one_of("map", "mrr", "loss")
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
     precision: str = one_of("fp32", "bf16")
@@ -67,7 +71,9 @@ class Settings(Checked):
 OF_PAIRS = Settings(loss="pointwise", sampling="pairs", weight_decay=1e-4)
 """Cross-entropy of single pairs."""
 
-HINGE = Settings(loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5)
+HINGE = Settings(
+    loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
+)
 """A hinge loss of margin 1, as of DRMM and K-NRM, over lists instead of triples or pairs."""
 
 RAO_2019 = replace(

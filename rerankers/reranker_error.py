@@ -16,7 +16,9 @@ class RerankerError(Exception):
 def warn(message: str) -> None:
     """A RuntimeWarning at the first caller outside of this package."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "rerankers":
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(
+        "tweetrerank.rerankers"
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, RuntimeWarning, stacklevel=level)
 
@@ -56,7 +58,10 @@ class Checked:
         limits = {each.name: each.metadata for kind in kinds for each in fields(kind)}
         for name, limit in limits.items():
             value, (least, most) = getattr(self, name), limit.get("range", (0, 0))
-            found, choices = f"setting {name}: found {value!r}, expected ", limit.get("choices")
+            found, choices = (
+                f"setting {name}: found {value!r}, expected ",
+                limit.get("choices"),
+            )
             if choices and value not in choices:
                 yield f"{found}one of {', '.join(choices)}"
             if "range" in limit and not (least <= value <= most and value < math.inf):

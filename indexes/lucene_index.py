@@ -12,15 +12,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from indexes.analysis import analyzer, analyzer_name, searchable
-from indexes.errors import CollectionError
-from indexes.files import atomic_directory, sha256_of
-from indexes.jvm import JAVA_LOCK, detached, java_class, java_errors, start
-from indexes.manifest import IndexManifest, Source, check_replaceable, software_versions
-from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Topic, id_limit
-from indexes.posts import Post, as_post
-from indexes.records import parsed, rows_of
-from indexes.store import POSTS_FILE, Closing, PostStore
+from tweetrerank.indexes.analysis import analyzer, analyzer_name, searchable
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import atomic_directory, sha256_of
+from tweetrerank.indexes.jvm import JAVA_LOCK, detached, java_class, java_errors, start
+from tweetrerank.indexes.manifest import (
+    IndexManifest,
+    Source,
+    check_replaceable,
+    software_versions,
+)
+from tweetrerank.indexes.methods import (
+    CONTENTS,
+    ID,
+    METHODS,
+    PLACE,
+    Method,
+    Ranker,
+    Topic,
+    id_limit,
+)
+from tweetrerank.indexes.posts import Post, as_post
+from tweetrerank.indexes.records import parsed, rows_of
+from tweetrerank.indexes.store import POSTS_FILE, Closing, PostStore
 
 # Posts of an index, and bytes of their files, from which on Java's optimising compiler pays
 _LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
@@ -36,9 +50,9 @@ def build(
     """Build an index; an older one is replaced at the very end, atomically.
 
     Memory does not grow with the number of posts. One thread adds them, so that the same posts give
-    the same index. ``posts`` are records, or rows as of :func:`indexes.posts.post_of`; ``rebuild``
+    the same index. ``posts`` are records, or rows as of :func:`tweetrerank.indexes.posts.post_of`; ``rebuild``
     is the command that builds this index, for messages; for ``language`` see
-    :func:`indexes.analysis.analyzer_name`. Raises CollectionError if there are no posts, an id is
+    :func:`tweetrerank.indexes.analysis.analyzer_name`. Raises DataError if there are no posts, an id is
     repeated, the folder is something else than an index, there is no Java, or the disk is full.
     """
     directory = Path(directory)
@@ -81,11 +95,15 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
     # Files are read through small buffers: when they are merged, mapped ones would fill the memory.
     directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
     config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer(name))
-    config.setRAMBufferSizeMB(256.0)  # Of terms before a segment is written; Java has 1024 in all.
+    config.setRAMBufferSizeMB(
+        256.0
+    )  # Of terms before a segment is written; Java has 1024 in all.
     config.setUseCompoundFile(False)
     # Only adjacent segments are merged, to keep the posts' order.
     config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
-    config.setMergeScheduler(java_class("org.apache.lucene.index.SerialMergeScheduler")())
+    config.setMergeScheduler(
+        java_class("org.apache.lucene.index.SerialMergeScheduler")()
+    )
     writer = java_class("org.apache.lucene.index.IndexWriter")(directory, config)
     try:
         for number, post in enumerate(posts):
@@ -100,7 +118,9 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
         writer.rollback()
         raise
     writer.close()
-    (folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves the empty file behind.
+    (folder / "write.lock").unlink(
+        missing_ok=True
+    )  # Lucene leaves the empty file behind.
 
 
 def _document() -> tuple[Any, list[Any]]:
@@ -109,10 +129,14 @@ def _document() -> tuple[Any, list[Any]]:
     package, string = "org.apache.lucene.document.", java_class("java.lang.String")("-")
     kind = java_class(package + "FieldType")()
     # The methods read terms and their frequencies only; feedback reads them by post.
-    kind.setIndexOptions(java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+    kind.setIndexOptions(
+        java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS
+    )
     kind.setStoreTermVectors(True)
     text = "Ljava/lang/String;"
-    of_text = f"({text}Ljava/lang/CharSequence;Lorg/apache/lucene/index/IndexableFieldType;)V"
+    of_text = (
+        f"({text}Ljava/lang/CharSequence;Lorg/apache/lucene/index/IndexableFieldType;)V"
+    )
     no_bytes = java_class("org.apache.lucene.util.BytesRef")()
     fields = [
         java_class(package + "Field")(CONTENTS, string, kind, signature=of_text),
@@ -138,7 +162,7 @@ def _reader_of(path: Path) -> Any:
 
 def stored_posts(directory: Path) -> Iterator[Post]:
     """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first; raises
-    CollectionError if a post has no stored text, or the index cannot be read."""
+    DataError if a post has no stored text, or the index cannot be read."""
     with java_errors(f"{directory}: not a readable index of Lucene"):
         with JAVA_LOCK:
             reader = _reader_of(directory)
@@ -149,10 +173,12 @@ def stored_posts(directory: Path) -> Iterator[Post]:
             with JAVA_LOCK:
                 if living and not living.get(place):
                     continue
-                doc_id, raw, text = map(stored.document(place).get, (ID, "raw", CONTENTS))
+                doc_id, raw, text = map(
+                    stored.document(place).get, (ID, "raw", CONTENTS)
+                )
             where = f"{directory}: post {doc_id or place}"
             if doc_id is None or (raw is None and text is None):
-                raise CollectionError(
+                raise DataError(
                     f"{where}: found no stored {'text' if doc_id else 'id'}, expected a field id, "
                     "and the text in the field raw or contents (Pyserini's options --storeRaw and "
                     "--storeContents)"
@@ -169,11 +195,13 @@ class LuceneIndex(Closing):
     """An index that is open for searching; made by :meth:`open`."""
 
     @classmethod
-    def open(cls, directory: Path | str, sources: Sequence[Path | str] | None = None) -> Self:
+    def open(
+        cls, directory: Path | str, sources: Sequence[Path | str] | None = None
+    ) -> Self:
         """Open an index and, if given, check that ``sources`` are its files of posts.
 
         If another process replaces the index meanwhile, the new one is opened. An open index is
-        read to its end as it was, whatever happens to its folder. Raises CollectionError if the
+        read to its end as it was, whatever happens to its folder. Raises DataError if the
         folder is missing, damaged, of another version or of other posts (the message has the
         command that rebuilds), or there is no Java.
         """
@@ -182,7 +210,7 @@ class LuceneIndex(Closing):
             folder = _identity(directory)
             try:
                 index = cls(directory, sources)
-            except (CollectionError, OSError):
+            except (DataError, OSError):
                 if _identity(directory) == folder:
                     raise
                 continue
@@ -192,35 +220,56 @@ class LuceneIndex(Closing):
 
     def __init__(self, directory: Path, sources: Sequence[Path | str] | None) -> None:
         """Open an index, whose folder must stay the same meanwhile."""
-        self.directory, self.manifest = directory, (manifest := IndexManifest.read(directory))
+        self.directory, self.manifest = (
+            directory,
+            (manifest := IndexManifest.read(directory)),
+        )
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
         start(manifest.posts >= _LARGE)
         self.size, self.posts = manifest.posts, PostStore(directory / POSTS_FILE)
-        with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            self._analyzer, self._reader = analyzer(manifest.analyzer), _reader_of(directory)
+        with java_errors(
+            f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"
+        ):
+            self._analyzer, self._reader = (
+                analyzer(manifest.analyzer),
+                _reader_of(directory),
+            )
             with JAVA_LOCK:
                 found = self._reader.maxDoc()
         if not len(self.posts) == found == self.size:
-            problem = f"found {found} posts in Lucene and {len(self.posts)} in {POSTS_FILE}"
+            problem = (
+                f"found {found} posts in Lucene and {len(self.posts)} in {POSTS_FILE}"
+            )
             raise manifest.unusable(directory, f"{problem}, expected {self.size}")
 
     def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
+        self,
+        topics: Iterable[Topic],
+        method: Method,
+        hits: int = 1000,
+        threads: int = 2,
     ) -> dict[str, dict[str, float]]:
         """Query_id -> doc_id -> score, best first, at most ``hits`` posts a topic.
 
         For a topic with a ``max_doc_id`` only posts whose id, as a number, is at most that exist,
-        for feedback too; raises CollectionError if that is no number, or the ids of this index are
+        for feedback too; raises DataError if that is no number, or the ids of this index are
         not. A topic without any indexed word gets no posts. Posts of equal score come from the
         highest id to the lowest.
         """
         topics = _checked(topics, method, hits)
-        limits = [id_limit(topic, self.manifest.numeric_ids, self.directory) for topic in topics]
+        limits = [
+            id_limit(topic, self.manifest.numeric_ids, self.directory)
+            for topic in topics
+        ]
         # The place of the newest post within each topic's time limit
-        places = [0 if limit is None else self.posts.first_up_to(limit) for limit in limits]
+        places = [
+            0 if limit is None else self.posts.first_up_to(limit) for limit in limits
+        ]
         failed = java_errors(f"{self.directory}: the search failed")
         with failed, ThreadPoolExecutor(threads) as pool:
-            rank = partial(detached, Ranker(self._reader, self._analyzer, method, hits).rank)
+            rank = partial(
+                detached, Ranker(self._reader, self._analyzer, method, hits).rank
+            )
             # Cancels what is left if one raises
             ranked = [*pool.map(rank, [topic.text for topic in topics], places)]
         return {
@@ -250,15 +299,21 @@ open_index = LuceneIndex.open
 
 
 def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topic]:
-    """The topics of a search; raises CollectionError if they, the method or the hits are none."""
+    """The topics of a search; raises DataError if they, the method or the hits are none."""
     found = [topics] if isinstance(topics, Topic) else [*topics]
-    parts = [getattr(each, name, None) for each in found for name in ("query_id", "text")]
+    parts = [
+        getattr(each, name, None) for each in found for name in ("query_id", "text")
+    ]
     if not all(isinstance(part, str) for part in parts):
-        raise CollectionError(f"topics: found {found[:1]!r}, expected a list of indexes.Topic")
+        raise DataError(
+            f"topics: found {found[:1]!r}, expected a list of indexes.Topic"
+        )
     if not isinstance(method, tuple(METHODS.values())):
-        raise CollectionError(f"method: found {method!r}, expected one such as indexes.BM25()")
+        raise DataError(
+            f"method: found {method!r}, expected one such as indexes.BM25()"
+        )
     if isinstance(hits, bool) or not isinstance(hits, int) or hits < 1:
-        raise CollectionError(f"hits: found {hits!r}, expected a whole number of at least 1")
+        raise DataError(f"hits: found {hits!r}, expected a whole number of at least 1")
     return found
 
 
@@ -267,7 +322,7 @@ class _Unusable:
     """In place of an index that a process cannot open: an error in the middle of unpickling would
     end the worker of a pool, which starts others for ever."""
 
-    error: CollectionError
+    error: DataError
 
     def __getattr__(self, name: str) -> Any:
         raise self.error
@@ -276,7 +331,7 @@ class _Unusable:
 def _reopened(directory: Path) -> "LuceneIndex | _Unusable":
     try:
         return open_index(directory)
-    except CollectionError as error:
+    except DataError as error:
         return _Unusable(error)
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array
 
-from indexes.methods import BM25
-from indexes.posts import Post
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run, ranked
-from pipeline.defaults import DEFAULT_HITS
-from pipeline.ranking.frequencies import file_of, named_frequencies
-from pipeline.ranking.fusion import UnionRetriever
-from pipeline.ranking.retrievers import (
+from tweetrerank.indexes.methods import BM25
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Qrels, Run, ranked
+from tweetrerank.pipeline.defaults import DEFAULT_HITS
+from tweetrerank.pipeline.ranking.frequencies import file_of, named_frequencies
+from tweetrerank.pipeline.ranking.fusion_ranker import UnionRetriever
+from tweetrerank.pipeline.ranking.retrievers import (
     Candidates,
     IndexRetriever,
     Retriever,
@@ -25,15 +25,15 @@ from pipeline.ranking.retrievers import (
     retriever_for,
     with_resources,
 )
-from pipeline.text import say
-from pipeline.training.training_set import JudgedCandidates
-from rerankers.checkpoint import GENERAL, OF_POSTS, idf_from
-from rerankers.pairs import FREQUENCIES, Resources
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.spaces import text_vectors
-from rerankers.text.vocabulary import Idf
-from rerankers.text.words import MENTION_OR_LINK
-from rerankers.trees.fusion import SEARCHES
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.training.training_set import JudgedCandidates
+from tweetrerank.rerankers.checkpoint import GENERAL, OF_POSTS, idf_from
+from tweetrerank.rerankers.pairs import FREQUENCIES, Resources
+from tweetrerank.rerankers.text.lexicon import Lexicon
+from tweetrerank.rerankers.text.spaces import text_vectors
+from tweetrerank.rerankers.text.vocabulary import Idf
+from tweetrerank.rerankers.text.words import MENTION_OR_LINK
+from tweetrerank.rerankers.trees.fusion import SEARCHES
 
 MOST_TOPICS = 150  # Topics of each of several training collections, at most
 WINDOW = 100  # Posts of the window that most clients rerank
@@ -47,14 +47,20 @@ BATCHES = (2, 4, 8, 8, 16, 32)
 
 FORMS = ("scores", "order", "nothing")
 """Forms in which ``window`` is given a first stage; see
-:attr:`pipeline.ranking.retrievers.Candidates.forms`."""
+:attr:`tweetrerank.pipeline.ranking.retrievers.Candidates.forms`."""
 
 ENGINES = BM25(k1=1.2, b=0.75)  # The defaults of Lucene, OpenSearch and Elasticsearch
-Scores = Callable[[Topic], npt.NDArray[np.floating]]  # A topic -> a score [N] of each post
-DISGUISED = 0.3  # Share of the windows whose language is made one that no source of words knows
+Scores = Callable[
+    [Topic], npt.NDArray[np.floating]
+]  # A topic -> a score [N] of each post
+DISGUISED = (
+    0.3  # Share of the windows whose language is made one that no source of words knows
+)
 
 _ALPHABET = {ord(a): chr(0x10D0 + n) for n, a in enumerate(string.ascii_lowercase)}
-_DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii_uppercase}
+_DISGUISE = _ALPHABET | {
+    ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii_uppercase
+}
 """Letter -> letter of another alphabet, Georgian, which has no capitals and no accents."""
 
 _PLAIN = {ord(letter): chr(a) for a, letter in _ALPHABET.items()}
@@ -77,7 +83,10 @@ def fusion_lists(
 
 
 def window_lists(
-    collections: Sequence[Collection], most: int, judged_posts: bool = False, of_posts: bool = True
+    collections: Sequence[Collection],
+    most: int,
+    judged_posts: bool = False,
+    of_posts: bool = True,
 ) -> JudgedCandidates:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
@@ -96,13 +105,22 @@ def window_lists(
         name, sizes = collection.name, (*WINDOWS, 1000) if collection.runs else WINDOWS
         say(f"windows of {name}")
         every, of_every = lists.topics_of(collection)
-        idf, of_other = _frequencies(collection) if lists.are_mixed and of_posts else (None, None)
+        idf, of_other = (
+            _frequencies(collection) if lists.are_mixed and of_posts else (None, None)
+        )
         for number, retriever in enumerate(_first_stages(collection, lists.several)):
             topics = lists.some(every, most) if lists.several else every
             judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
-            found = with_resources(retriever.search(topics, max(sizes)), collection, judged_posts)
+            found = with_resources(
+                retriever.search(topics, max(sizes)), collection, judged_posts
+            )
             if not lists.several and not number:
-                lists.add(name, _windows(found, np.full(len(topics), WINDOW)), judged, prefix="")
+                lists.add(
+                    name,
+                    _windows(found, np.full(len(topics), WINDOW)),
+                    judged,
+                    prefix="",
+                )
             windows = _windows(found, lists.sizes(sizes, topics))
             lists.add(name, windows, judged, FORMS[:2], idf=idf)
             if lists.are_mixed:
@@ -110,12 +128,20 @@ def window_lists(
                 disguised = _disguised(replace(windows, topics=drawn), judged)
                 lists.add(name, *disguised, FORMS[:2], idf=of_other)
         # A set is the same set whoever found it.
-        lists.add(name, _windows(found, lists.sizes(sizes, topics)), judged, FORMS[2:], idf=idf)
+        lists.add(
+            name,
+            _windows(found, lists.sizes(sizes, topics)),
+            judged,
+            FORMS[2:],
+            idf=idf,
+        )
         batches = _windows(found, lists.sizes((20, 50, WINDOW), topics))
         lists.add_batches(name, batches, judged, idf)
         if lists.are_mixed:
             drawn = lists.some(topics, round(DISGUISED * len(topics)))
-            lists.add_batches(name, *_disguised(replace(batches, topics=drawn), judged), of_other)
+            lists.add_batches(
+                name, *_disguised(replace(batches, topics=drawn), judged), of_other
+            )
     return lists.joined()
 
 
@@ -127,7 +153,9 @@ class _Lists:
     def __init__(self, collections: Sequence[Collection]) -> None:
         self.qrels: Qrels = {}
         self.several = len(collections) > 1
-        self.are_mixed = self.several and not all(collection.runs for collection in collections)
+        self.are_mixed = self.several and not all(
+            collection.runs for collection in collections
+        )
         self._judged_only = any(collection.judged_only for collection in collections)
         self._topics, self._run, self._posts = list[Topic](), Run(), dict[str, Post]()
         self._signals, self._forms = dict[str, Run](), dict[str, str]()
@@ -151,7 +179,9 @@ class _Lists:
         rows = np.sort(self._rng.choice(len(topics), most, replace=False))
         return [topics[row] for row in rows.tolist()]
 
-    def sizes(self, sizes: Sequence[int], topics: Sequence[Topic]) -> npt.NDArray[np.integer]:
+    def sizes(
+        self, sizes: Sequence[int], topics: Sequence[Topic]
+    ) -> npt.NDArray[np.integer]:
         """A size for each topic."""
         return self._rng.choice(sizes, len(topics))
 
@@ -172,7 +202,9 @@ class _Lists:
         self._parts += 1
         ids = [topic.query_id for topic in found.topics]
         drawn = dict(zip(ids, self._rng.choice(forms, len(ids)).tolist(), strict=True))
-        self._topics += [t._replace(query_id=f"{prefix}{t.query_id}") for t in found.topics]
+        self._topics += [
+            t._replace(query_id=f"{prefix}{t.query_id}") for t in found.topics
+        ]
         self._posts.update(found.posts)
         self._run |= _prefixed(found.run, prefix)
         self._resources |= _prefixed(found.resources, prefix)
@@ -181,7 +213,10 @@ class _Lists:
         for of, run in found.signals.items():
             self._signals.setdefault(of, {}).update(_prefixed(run, prefix))
         whole = wholes or ids
-        coins = {query_id: idf and self._coins.random() < 0.5 for query_id in dict.fromkeys(whole)}
+        coins = {
+            query_id: idf and self._coins.random() < 0.5
+            for query_id in dict.fromkeys(whole)
+        }
         for of_whole, query_id in zip(whole, ids, strict=True):
             if coins[of_whole]:
                 known = self._resources.get(key := f"{prefix}{query_id}", {})
@@ -190,28 +225,45 @@ class _Lists:
         self._wholes += [f"{self._parts}/{query_id}" for query_id in whole]
         self._groups += [name] * len(ids)
 
-    def add_batches(self, name: str, found: Candidates, judged: Qrels, idf: Idf | None) -> None:
+    def add_batches(
+        self, name: str, found: Candidates, judged: Qrels, idf: Idf | None
+    ) -> None:
         """Add the lists in batches, half of them in no order, which compare with each other."""
         batches: list[tuple[Topic, str, dict[str, float]]] = []
-        for topic, size in zip(found.topics, self.sizes(BATCHES, found.topics), strict=True):
+        for topic, size in zip(
+            found.topics, self.sizes(BATCHES, found.topics), strict=True
+        ):
             best, whole = ranked(found.run.get(topic.query_id, {})), topic.query_id
             if self._rng.random() < 0.5:
                 best = [best[row] for row in self._rng.permutation(len(best)).tolist()]
             for start in range(0, len(best), int(size)):
                 part = dict(best[start : start + int(size)])
-                batches.append((topic._replace(query_id=f"{whole}/{start}"), whole, part))
+                batches.append(
+                    (topic._replace(query_id=f"{whole}/{start}"), whole, part)
+                )
         parts = replace(
             found,
             topics=[topic for topic, _, _ in batches],
             run={topic.query_id: part for topic, _, part in batches},
-            resources={t.query_id: found.resources.get(whole, {}) for t, whole, _ in batches},
+            resources={
+                t.query_id: found.resources.get(whole, {}) for t, whole, _ in batches
+            },
         )
         grades = {topic.query_id: judged[whole] for topic, whole, _ in batches}
-        self.add(name, parts, grades, FORMS[::2], wholes=[w for _, w, _ in batches], idf=idf)
+        self.add(
+            name, parts, grades, FORMS[::2], wholes=[w for _, w, _ in batches], idf=idf
+        )
 
     def joined(self) -> JudgedCandidates:
         """All lists, whose topics all differ."""
-        known = self._topics, self._run, self._posts, Run(), self._signals, self._resources
+        known = (
+            self._topics,
+            self._run,
+            self._posts,
+            Run(),
+            self._signals,
+            self._resources,
+        )
         candidates = Candidates(*known, forms=self._forms)
         of_lists = self._groups if self.are_mixed else (), self._twins, self._wholes
         return JudgedCandidates(candidates, self.qrels, self._judged_only, *of_lists)
@@ -228,17 +280,26 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
     def other(text: str) -> str:
         parts = MENTION_OR_LINK.split(text)
         kept = [*MENTION_OR_LINK.findall(text), ""]
-        return "".join(p.translate(_DISGUISE) + k for p, k in zip(parts, kept, strict=True))
+        return "".join(
+            p.translate(_DISGUISE) + k for p, k in zip(parts, kept, strict=True)
+        )
 
     topics, prefix = found.topics, "disguised/"
-    known = {t.query_id: found.run[t.query_id] for t in topics if t.query_id in found.run}
+    known = {
+        t.query_id: found.run[t.query_id] for t in topics if t.query_id in found.run
+    }
     of_run = {d: found.posts[d] for d in doc_ids_of(known)}
     candidates = Candidates(
         [topic._replace(text=other(topic.text)) for topic in topics],
         {query_id: _prefixed(scores, prefix) for query_id, scores in known.items()},
-        _prefixed({d: post._replace(text=other(post.text)) for d, post in of_run.items()}, prefix),
+        _prefixed(
+            {d: post._replace(text=other(post.text)) for d, post in of_run.items()},
+            prefix,
+        ),
     )
-    return candidates, {q: _prefixed(grades, prefix) for q, grades in judged.items() if q in known}
+    return candidates, {
+        q: _prefixed(grades, prefix) for q, grades in judged.items() if q in known
+    }
 
 
 def _frequencies(collection: Collection) -> tuple[Idf | None, Idf | None]:
@@ -259,7 +320,9 @@ def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
     own = retriever_for(collection)
     if not collection.methods:
         return [own]
-    others = [name for name in SEARCHES if name in collection.methods and name != own.name]
+    others = [
+        name for name in SEARCHES if name in collection.methods and name != own.name
+    ]
     found = [own, *(retriever_for(collection, method=name) for name in others)]
     if not several or collection.engine:
         return found
@@ -270,7 +333,10 @@ def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
 def _windows(found: Candidates, sizes: npt.NDArray[np.integer]) -> Candidates:
     """The best posts of each topic, as many as its size [Q] says."""
     wanted = zip(found.topics, sizes.tolist(), strict=True)
-    run = {t.query_id: dict(ranked(found.run.get(t.query_id, {}))[:size]) for t, size in wanted}
+    run = {
+        t.query_id: dict(ranked(found.run.get(t.query_id, {}))[:size])
+        for t, size in wanted
+    }
     run = {query_id: scores for query_id, scores in run.items() if scores}
     return replace(found, run=run, posts={d: found.posts[d] for d in doc_ids_of(run)})
 
@@ -298,7 +364,11 @@ class MemoryRetriever:
                 late = [int(post.doc_id) > int(topic.max_doc_id) for post in self.posts]
                 scores = np.where(late, -np.inf, scores)
             best = np.argsort(-scores, kind="stable")[:hits]
-            found = {self.posts[n].doc_id: float(scores[n]) for n in best if scores[n] > self.least}
+            found = {
+                self.posts[n].doc_id: float(scores[n])
+                for n in best
+                if scores[n] > self.least
+            }
             if found:
                 run[topic.query_id] = found
         posts = {post.doc_id: post for post in self.posts}
@@ -308,7 +378,10 @@ class MemoryRetriever:
 def memory_retrievers(collection: Collection) -> list[MemoryRetriever]:
     """BM25 of words without stems, the cosine of general word vectors, and their hybrid's sum."""
     posts = list(collection.posts())
-    lexical, cosine = bm25([post.text for post in posts]), _cosine([post.text for post in posts])
+    lexical, cosine = (
+        bm25([post.text for post in posts]),
+        _cosine([post.text for post in posts]),
+    )
 
     def hybrid(topic: Topic) -> npt.NDArray[np.floating]:
         words, meaning = lexical(topic), cosine(topic)
@@ -350,6 +423,9 @@ def bm25(texts: Sequence[str]) -> Scores:
 def _cosine(texts: Sequence[str]) -> Scores:
     """Cosine of the sums of general word vectors."""
     # Blocks bound the kept words.
-    blocks = [text_vectors(texts[start : start + 4096]) for start in range(0, len(texts), 4096)]
+    blocks = [
+        text_vectors(texts[start : start + 4096])
+        for start in range(0, len(texts), 4096)
+    ]
     known = np.concatenate(blocks)
     return lambda topic: known @ text_vectors([topic.text])[0]

@@ -4,9 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from indexes.engines.client import check_url, query_file
-from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
-from pipeline.defaults import (
+from tweetrerank.indexes.engines.client import check_url, query_file
+from tweetrerank.pipeline.command.options import (
+    existing_file,
+    fraction,
+    option,
+    positive_float,
+    positive_int,
+)
+from tweetrerank.pipeline.defaults import (
     AUTO,
     DEFAULT_HITS,
     DEFAULT_METHOD,
@@ -15,12 +21,12 @@ from pipeline.defaults import (
     METHODS,
     NONE,
 )
-from pipeline.errors import UsageError
-from rerankers.devices import device_name
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.devices import device_name
 
 if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
-    from pipeline.ranking.ranker import Ranker
+    from tweetrerank.pipeline.collections.collection import Collection
+    from tweetrerank.pipeline.ranking.ranker import Ranker
 
 
 def addresses(text: str) -> str:
@@ -60,11 +66,13 @@ class ForeignOptions(EngineOptions):
     topic: ClassVar[str] = "search engine"
 
     text_field: str | None = option(
-        "field of the texts in an index of --engine that is searched as it is", metavar="FIELD"
+        "field of the texts in an index of --engine that is searched as it is",
+        metavar="FIELD",
     )
     url_field: str | None = option("its field of links", metavar="FIELD")
     time_field: str | None = option(
-        "its field of times, a date or a number, for topics with a time limit", metavar="FIELD"
+        "its field of times, a date or a number, for topics with a time limit",
+        metavar="FIELD",
     )
     id_field: str | None = option("its field of ids (default: _id)", metavar="FIELD")
     query: Path | str | None = option(
@@ -76,9 +84,12 @@ class ForeignOptions(EngineOptions):
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:
-    """The given fields of an :class:`indexes.engines.client.EngineAddress`."""
+    """The given fields of an :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
     names = {"engine": "url", "engine_index": "index", "engine_auth": "auth"}
-    names |= {name: name for name in ("text_field", "url_field", "time_field", "id_field", "query")}
+    names |= {
+        name: name
+        for name in ("text_field", "url_field", "time_field", "id_field", "query")
+    }
     found = {names[name]: getattr(options, name, None) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -94,7 +105,9 @@ class CollectionOptions:
         names=("--collection", "--topics"),
         metavar="NAME|FILE",
     )
-    index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")
+    index: Path | None = option(
+        "index folder made by pipeline.index", parse=Path, metavar="DIR"
+    )
     qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
 
 
@@ -109,7 +122,9 @@ class ScoringOptions:
         names=("--lambda",),
     )
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
-    threads: int | None = option("threads, or processes (default: all cores)", parse=positive_int)
+    threads: int | None = option(
+        "threads, or processes (default: all cores)", parse=positive_int
+    )
     device: str = option(
         "where the model runs: auto, cpu, cuda (the first GPU) or cuda:N",
         default="auto",
@@ -138,23 +153,28 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         "(default: as trained)",
         metavar="SOURCE",
     )
-    hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
+    hits: int | None = option(
+        f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int
+    )
     skip_unknown: bool = option(
-        "leave out posts of a given run that the collection lacks (otherwise an error)", flag=True
+        "leave out posts of a given run that the collection lacks (otherwise an error)",
+        flag=True,
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def loading(self) -> dict[str, Any]:
-        """Arguments of :func:`pipeline.ranking.checkpoints.load_model`."""
+        """Arguments of :func:`tweetrerank.pipeline.ranking.checkpoints.load_model`."""
         names = ("device", "threads", "idf", "batch_size")
         return {name: getattr(self, name) for name in names}
 
     def open_collection(self) -> "Collection":
         """The collection, with the index and the judgments that the options name."""
-        from pipeline.collections.named import open_collection
+        from tweetrerank.pipeline.collections.named import open_collection
 
         engine = engine_of(self)
-        return open_collection(self.topics or None, self.index, self.qrels, self.data, engine)
+        return open_collection(
+            self.topics or None, self.index, self.qrels, self.data, engine
+        )
 
 
 @dataclass(frozen=True)
@@ -168,9 +188,13 @@ class RankingOptions(ModelOptions):
         metavar="RUN",
     )
     method: str | None = option(
-        f"first stage (default: {DEFAULT_METHOD})", choices=METHODS, argument_name="first_stage"
+        f"first stage (default: {DEFAULT_METHOD})",
+        choices=METHODS,
+        argument_name="first_stage",
     )
-    mu: float | None = option("Dirichlet smoothing of ql, rm3 and axiom", parse=positive_float)
+    mu: float | None = option(
+        "Dirichlet smoothing of ql, rm3 and axiom", parse=positive_float
+    )
     parameter: tuple[str, ...] = option(
         "change another parameter of the first stage (k1, b, fb_terms, fb_docs, original_weight, "
         "beta, …); may be given several times",
@@ -200,17 +224,23 @@ class RankingOptions(ModelOptions):
     def open_ranker(self, collection: "Collection") -> "Ranker":
         """The ranker that the options name; UsageError: they contradict one another, or search a
         collection with given candidates."""
-        from pipeline.ranking.build import ranker
+        from tweetrerank.pipeline.ranking.build import ranker
 
         if problems := self.problems():
             raise UsageError(problems)
         if collection.given_candidates is not None:
             names = ["method", "mu", "parameter", "index", "engine"]
-            names += [] if self.candidates else ["hits"]  # A run has ranks, and so best candidates.
-            problem = f"{collection.name} is not searched, its candidates are given; leave"
+            names += (
+                [] if self.candidates else ["hits"]
+            )  # A run has ranks, and so best candidates.
+            problem = (
+                f"{collection.name} is not searched, its candidates are given; leave"
+            )
             if given := [f"--{name}" for name in names if getattr(self, name)]:
                 raise UsageError([f"{flag}: {problem} {flag} out" for flag in given])
         names = ["candidates", "checkpoint", "skip_unknown"]
-        how: dict[str, Any] = {name: getattr(self, name) for name in names} | self.loading()
+        how: dict[str, Any] = {
+            name: getattr(self, name) for name in names
+        } | self.loading()
         how["parameters"] = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
         return ranker(collection, self.reranker, self.method, self.weight, **how)

@@ -6,10 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.devices import threads
-from rerankers.errors import RerankerError
-from rerankers.text.ragged import Rows
-from rerankers.trees.boosting import OBJECTIVES, BoostingConfig, Trees, lightgbm
+from tweetrerank.rerankers.devices import threads
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.ragged import Rows
+from tweetrerank.rerankers.trees.boosting import (
+    OBJECTIVES,
+    BoostingConfig,
+    Trees,
+    lightgbm,
+)
 
 PATIENCE = 30  # Trees without a better AP on held-out topics that end the search for their number
 
@@ -42,7 +47,9 @@ def grow(
     if start:
         starts_alike = tuple(names[: len(start.names)]) == tuple(start.names)
         if not starts_alike or start.config.objectives != config.objectives:
-            raise RerankerError("found a model of other features or objectives to start from")
+            raise RerankerError(
+                "found a model of other features or objectives to start from"
+            )
     order = np.argsort(query_index, kind="stable")
     _, sizes = np.unique(query_index, return_counts=True)
 
@@ -52,7 +59,9 @@ def grow(
             label=relevant[order].astype(np.int32),
             weight=None if weights is None else weights[order],
             group=sizes,
-            feature_name=[name.replace(":", "/") for name in names],  # It refuses colons.
+            feature_name=[
+                name.replace(":", "/") for name in names
+            ],  # It refuses colons.
             params=dict(options),
             free_raw_data=False,
         )
@@ -62,11 +71,19 @@ def grow(
         for row, objective in enumerate(config.objectives.split(",")):
             options = _options(config, objective, config.seed + row, bool(start))
             report = _counting(progress, f"{objective}, its number of trees: ")
-            count, first = _best_count(config, options, data(options), sizes, report), None
+            count, first = (
+                _best_count(config, options, data(options), sizes, report),
+                None,
+            )
             if start:
                 count, first = -(-config.trees // 2), start.boosters[row]
-            how = {"init_model": first, "callbacks": [_counting(progress, f"{objective}, trees: ")]}
-            lists.append(lightgbm().train(options, data(options), count, **how).model_to_string())
+            how = {
+                "init_model": first,
+                "callbacks": [_counting(progress, f"{objective}, trees: ")],
+            }
+            lists.append(
+                lightgbm().train(options, data(options), count, **how).model_to_string()
+            )
     except lightgbm().basic.LightGBMError as error:
         raise RerankerError(
             f"LightGBM cannot grow trees over these pairs ({error}); "
@@ -76,7 +93,11 @@ def grow(
 
 
 def _best_count(
-    config: BoostingConfig, options: dict[str, Any], data: Any, sizes: Rows, report: Callback
+    config: BoostingConfig,
+    options: dict[str, Any],
+    data: Any,
+    sizes: Rows,
+    report: Callback,
 ) -> int:
     """The number of trees with the best AP on held-out topics, mean over the parts."""
     if (parts := min(config.parts, len(sizes))) < 2:

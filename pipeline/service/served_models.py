@@ -31,19 +31,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.collections.collection import Collection
-from pipeline.errors import DataError, UsageError
-from pipeline.ranking.build import Source, best_source, mixed
-from pipeline.ranking.checkpoints import check_reads_given
-from pipeline.ranking.tuning import Calibration, tuning_of
-from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
-from pipeline.service.requests import LOG, RequestError, apart, log_by
-from rerankers import checkpoint as checkpoints
-from rerankers import devices
-from rerankers.errors import RerankerError
-from rerankers.pairs import FIRST_STAGE, Pairs, numbers_of
-from rerankers.reranker import SOME, Model, minmax, mix
-from rerankers.text.passages import best_passages
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.ranking.build import Source, best_source, mixed
+from tweetrerank.pipeline.ranking.checkpoints import check_reads_given
+from tweetrerank.pipeline.ranking.interpolation import Calibration, tuning_of
+from tweetrerank.pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
+from tweetrerank.pipeline.service.requests import LOG, RequestError, apart, log_by
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs, numbers_of
+from tweetrerank.rerankers.reranker import SOME, Model, minmax, mix
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.passages import best_passages
 
 CONTEXT = multiprocessing.get_context("forkserver")
 """A process with threads, as a service is, cannot be forked safely."""
@@ -51,7 +52,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 ANSWER = 20.0
 """Seconds for the scores of a request, of some milliseconds; then its process is replaced."""
 LOADING = 120.0  # Seconds for loading all models
-LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies again and again
+LONGEST_PAUSE = (
+    30.0  # Seconds before the next start of a process that dies again and again
+)
 BRIEF = 1.0  # Of these, which a request waits for
 TRIM = 5.0  # Seconds between two returns of free memory to the system
 CHECKED = 5.0  # Seconds without a score after which a service with work is not well
@@ -94,7 +97,9 @@ class ServedModel:
         equal ones the earlier document comes first, or, in TEI, the later one."""
         options = request.options
         is_given = options.mix != "neural" and request.first_stage is not None
-        if is_given and not self.reads_lists and FIRST_STAGE in self.signals:  # A mixture
+        if (
+            is_given and not self.reads_lists and FIRST_STAGE in self.signals
+        ):  # A mixture
             keys = chances = scores.astype(np.float64).round(12)
             certain = np.clip(keys, CERTAIN, 1 - CERTAIN)
             logits = np.log(certain / (1 - certain))
@@ -107,12 +112,17 @@ class ServedModel:
             keys = chances = np.array(mix(*both, request.weight)).round(12)
         if options.raw_scores or options.use_activation is False or options.shift:
             logits -= logits.min() if options.shift else 0.0
-            shown = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in logits.tolist()]
+            shown = [
+                f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}"
+                for key in logits.tolist()
+            ]
         else:
             shown = [*map(probability, chances.tolist())]
         order = np.argsort(keys if request.is_tei else -keys, kind="stable").tolist()
         how: Mix = "interpolated" if is_given else "neural"
-        return ScoreResponse(request, self.name, how, shown, order[:: -1 if request.is_tei else 1])
+        return ScoreResponse(
+            request, self.name, how, shown, order[:: -1 if request.is_tei else 1]
+        )
 
 
 def probability(value: float) -> str:
@@ -120,7 +130,9 @@ def probability(value: float) -> str:
     return f"{value:.12f}" if value >= 1e-3 or not value else f"{value:.9e}"
 
 
-def load(name: str, source: Source, cache: int, device: str) -> tuple[Model, ServedModel]:
+def load(
+    name: str, source: Source, cache: int, device: str
+) -> tuple[Model, ServedModel]:
     """A model that keeps posts; RerankerError, DataError for a damaged or unsuitable one."""
     version, tuning = source.version, tuning_of(source.folder)
     plain = source.load(device)
@@ -129,7 +141,12 @@ def load(name: str, source: Source, cache: int, device: str) -> tuple[Model, Ser
     if source.version != version:
         raise RerankerError(f"{source.folder}: has changed while it was read")
     model.warm_up()
-    how = model.device, model.signals, plain.reads == "lists", getattr(model, "weight", 1.0)
+    how = (
+        model.device,
+        model.signals,
+        plain.reads == "lists",
+        getattr(model, "weight", 1.0),
+    )
     calibration = (tuning and tuning.calibration) or Calibration()
     return model, ServedModel(name, source, version, *how, calibration)
 
@@ -137,11 +154,18 @@ def load(name: str, source: Source, cache: int, device: str) -> tuple[Model, Ser
 class Scorer:
     """Models in this process, as for a GPU. ``loaded``: name -> model, or what is wrong with it."""
 
-    def __init__(self, sources: Mapping[str, Source], cache: int, device: str = "cpu") -> None:
-        self._models, self.loaded = dict[str, Model](), dict[str, ServedModel | Exception]()
+    def __init__(
+        self, sources: Mapping[str, Source], cache: int, device: str = "cpu"
+    ) -> None:
+        self._models, self.loaded = (
+            dict[str, Model](),
+            dict[str, ServedModel | Exception](),
+        )
         for name, source in sources.items():
             try:
-                self._models[name], self.loaded[name] = load(name, source, cache, device)
+                self._models[name], self.loaded[name] = load(
+                    name, source, cache, device
+                )
             except Exception as error:
                 self.loaded[name] = error
 
@@ -166,7 +190,9 @@ class Worker:
 
     connection: Connection
     pid: int
-    counts: dict[str, Counter[str]] = field(default_factory=dict)  # As of the last answers
+    counts: dict[str, Counter[str]] = field(
+        default_factory=dict
+    )  # As of the last answers
     pause: float = 0.0  # Seconds before the next start, if it dies again
     next_start: float = 0.0  # On the clock of time.monotonic
 
@@ -175,12 +201,16 @@ class Workers(Scorer):
     """Models in several processes, forked from one that has loaded them; raises OSError. ``cache``:
     bytes of the kept posts of all together."""
 
-    def __init__(self, sources: Mapping[str, Source], cache: int, processes: int) -> None:
+    def __init__(
+        self, sources: Mapping[str, Source], cache: int, processes: int
+    ) -> None:
         self._arguments, self._lock = (dict(sources), cache // processes), Lock()
         self.loaded = {}
         self._load()
         self._workers = [Worker(*self.fork()) for _ in range(processes)]
-        self._free = asyncio.LifoQueue[Worker]()  # The last one, which has kept the most, is first.
+        self._free = asyncio.LifoQueue[
+            Worker
+        ]()  # The last one, which has kept the most, is first.
         for worker in reversed(self._workers):
             self._free.put_nowait(worker)
 
@@ -191,7 +221,9 @@ class Workers(Scorer):
         try:
             for _ in range(2):
                 try:
-                    answer, worker.counts[name] = await _exchange(worker.connection, name, pairs)
+                    answer, worker.counts[name] = await _exchange(
+                        worker.connection, name, pairs
+                    )
                 except (EOFError, OSError) as error:
                     is_late = isinstance(error, BlockingIOError | TimeoutError)
                     await asyncio.to_thread(self._replace, worker, is_late)
@@ -204,15 +236,21 @@ class Workers(Scorer):
                     try:
                         raise answer
                     finally:
-                        del answer  # Else its traceback keeps this scorer, and so its processes.
+                        del (
+                            answer
+                        )  # Else its traceback keeps this scorer, and so its processes.
                 return np.asarray(answer)
         finally:
             self._free.put_nowait(worker)
-        raise RequestError("unready", "the process that scores has died twice of the same request")
+        raise RequestError(
+            "unready", "the process that scores has died twice of the same request"
+        )
 
     def counts(self, name: str) -> Counter[str]:
         """As of a :class:`Scorer`."""
-        return sum((each.counts.get(name, Counter()) for each in self._workers), Counter())
+        return sum(
+            (each.counts.get(name, Counter()) for each in self._workers), Counter()
+        )
 
     def fork(self) -> tuple[Connection, int]:
         """A new process that scores, and its id; if those that hold the models die, an OSError."""
@@ -224,7 +262,9 @@ class Workers(Scorer):
                     theirs.close()
                     return ours, self._ours.recv()
                 except (EOFError, OSError):
-                    LOG.error("the process that holds the models has died; another one loads them")
+                    LOG.error(
+                        "the process that holds the models has died; another one loads them"
+                    )
                     self._end()
                     self._load()
         raise OSError("the process that holds the models dies at its start")
@@ -240,7 +280,11 @@ class Workers(Scorer):
         problem = f"the process that loads the models has died, or takes {LOADING:g} s"
         with suppress(EOFError, BlockingIOError):
             loaded, known = self._ours.recv(), self.loaded.items()
-            changed = [n for n, old in known if isinstance(old, ServedModel) and loaded[n] != old]
+            changed = [
+                n
+                for n, old in known
+                if isinstance(old, ServedModel) and loaded[n] != old
+            ]
             if not changed:
                 self.loaded = self.loaded or loaded
                 return
@@ -250,7 +294,9 @@ class Workers(Scorer):
 
     def _replace(self, worker: Worker, is_late: bool) -> None:
         """Start another process; raises RequestError if there is none for now."""
-        if not worker.connection.closed:  # A late answer must not be that of another request.
+        if (
+            not worker.connection.closed
+        ):  # A late answer must not be that of another request.
             with suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
             worker.connection.close()
@@ -345,11 +391,18 @@ class Queue:
     ``most_pairs`` and ``most_requests`` bound those in work, too."""
 
     def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
-        self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
+        self.threads, self.most_pairs, self.most_requests = (
+            threads,
+            most_pairs,
+            most_requests,
+        )
         self.pairs, self.requests = 0, 0
         self._waiting = deque[tuple[Work, int, float, asyncio.Future[Any]]]()
         self._tasks = set[asyncio.Task[None]]()
-        self._seconds, self._last = 0.0, time.monotonic()  # Of a pair; time of the last score
+        self._seconds, self._last = (
+            0.0,
+            time.monotonic(),
+        )  # Of a pair; time of the last score
 
     @property
     def queued(self) -> int:
@@ -361,7 +414,9 @@ class Queue:
         """Whether no further request is taken."""
         return self.requests >= self.most_requests or self.pairs >= self.most_pairs
 
-    async def run(self, work: Work, size: int, deadline: float) -> tuple[Scores, float, float]:
+    async def run(
+        self, work: Work, size: int, deadline: float
+    ) -> tuple[Scores, float, float]:
         """The scores by ``work`` of ``size`` pairs, its seconds, and those in the queue.
 
         ``deadline`` is on the clock of ``time.perf_counter``. Raises RequestError if the queue is
@@ -373,7 +428,9 @@ class Queue:
         if (left := deadline - time.perf_counter()) <= 0:
             raise RequestError("deadline", LATE)
         if self.queued and self._seconds * self.pairs / self.threads > left:
-            problem = f"{self.pairs} documents are waiting, for longer than the deadline"
+            problem = (
+                f"{self.pairs} documents are waiting, for longer than the deadline"
+            )
             raise RequestError("deadline", problem)
         self.pairs, self.requests = self.pairs + size, self.requests + 1
         try:
@@ -408,7 +465,9 @@ class Queue:
             while self._waiting:
                 await self._answer(*self._waiting.popleft())
         finally:
-            self._tasks -= {asyncio.current_task()}  # At once: the next request starts another.
+            self._tasks -= {
+                asyncio.current_task()
+            }  # At once: the next request starts another.
 
     async def _answer(self, work: Work, size: int, since: float, answer: Any) -> None:
         if answer.done():  # Its caller has gone.
@@ -418,7 +477,9 @@ class Queue:
             try:
                 scores, seconds = await work(), time.perf_counter() - started
                 self._last = time.monotonic()
-                most = MOST_SLOWED * self._seconds or seconds  # More says that a process hung.
+                most = (
+                    MOST_SLOWED * self._seconds or seconds
+                )  # More says that a process hung.
                 self._seconds += RECENT * (min(seconds / size, most) - self._seconds)
                 answer.set_result((scores, seconds, started - since))
             except Exception as error:
@@ -443,7 +504,9 @@ class Models:
         challenger: str | None = None,  # Another model, for comparisons alone
     ) -> None:
         self._find = _sources(names, collections)
-        self._challenger = "challenger of " + next(iter(self._find)) if challenger else ""
+        self._challenger = (
+            "challenger of " + next(iter(self._find)) if challenger else ""
+        )
         if challenger:
             self._find[self._challenger] = partial(Source, checkpoints.find(challenger))
         each = cache // len(self._find)
@@ -482,7 +545,9 @@ class Models:
         kind, found = "value", "no model"
         if name is not None:
             kind, found = "model", f"the model {name[:100]!r}"
-        raise RequestError(kind, f"model: found {found}, expected one of {', '.join(served)}")
+        raise RequestError(
+            kind, f"model: found {found}, expected one of {', '.join(served)}"
+        )
 
     def reload(self) -> None:
         """Load the models again if one has changed, or is no longer the best for its collection,
@@ -500,7 +565,9 @@ class Models:
             try:
                 source, old = find(), self._all.get(name)
                 is_same = old is not None and source.version == old.version
-                outcomes[name] = "unchanged" if is_same else f"loaded again from {source.folder}"
+                outcomes[name] = (
+                    "unchanged" if is_same else f"loaded again from {source.folder}"
+                )
                 sources[name] = source
             except DAMAGES as error:
                 outcomes[name] = error
@@ -517,7 +584,9 @@ class Models:
             else:
                 models[name] = replace(loaded, scorer=scorer)
         self._all = models  # As a whole: a request sees all of it or nothing.
-        self.numbers = tuple(sorted({name for each in models.values() for name in each.numbers}))
+        self.numbers = tuple(
+            sorted({name for each in models.values() for name in each.numbers})
+        )
         return outcomes
 
 
@@ -537,10 +606,16 @@ def _sources(
                 problems.append(f"--checkpoint: {error}")
                 continue
             is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
-            name = given if is_shipped and given == folder.parent.name else folder.resolve().name
+            name = (
+                given
+                if is_shipped and given == folder.parent.name
+                else folder.resolve().name
+            )
             find = partial(Source, folder)
         if name in sources:
-            problems.append(f"{option}: found two models of the name {name}, expected one")
+            problems.append(
+                f"{option}: found two models of the name {name}, expected one"
+            )
         sources[name] = find
     if problems:
         raise UsageError(problems)

@@ -50,17 +50,26 @@ class Forest:
         trees = [*chain(*parts)]
         most = max((len(tree.leaves) for tree in trees), default=1)
         if most > MOST_LEAVES:
-            raise ValueError(f"a tree has {most} leaves, {MOST_LEAVES} at most are possible")
+            raise ValueError(
+                f"a tree has {most} leaves, {MOST_LEAVES} at most are possible"
+            )
         self._ends = [0, *accumulate(map(len, parts))]
         self._type = next(kind for kind in _TYPES if most <= np.iinfo(kind).bits)
         self._kinds = sorted({kind for tree in trees for kind in tree.kinds})
-        self._features = np.array([feature for feature, *_ in self._kinds], dtype=np.int64)
+        self._features = np.array(
+            [feature for feature, *_ in self._kinds], dtype=np.int64
+        )
         filled = [_filled(missing, to_left) for _, missing, to_left in self._kinds]
         self._filled = np.array(filled, dtype=np.float32)[:, None]
-        self._misses_zero = np.array([m == _ZERO for _, m, _ in self._kinds], np.bool_)[:, None]
+        self._misses_zero = np.array([m == _ZERO for _, m, _ in self._kinds], np.bool_)[
+            :, None
+        ]
         self._leaves, shape = np.zeros((len(trees), most)), (most - 1, len(trees))
         # By place of a split; trees with fewer splits have ones that change nothing.
-        self._column, self._threshold = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        self._column, self._threshold = (
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.float32),
+        )
         self._possible = np.full(shape, ~self._type(0))
         """A bit for each leaf that a row can still reach on the right; the first has the lowest."""
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
@@ -86,11 +95,15 @@ class Forest:
             bits -= one  # All bits for a row that goes to the left
             bits |= on_the_right[:, None]
             possible &= bits
-        leaf = np.bitwise_count(~possible & (possible - one))  # Bits below the lowest one
+        leaf = np.bitwise_count(
+            ~possible & (possible - one)
+        )  # Bits below the lowest one
         first = np.arange(len(self._leaves))[:, None] * self._leaves.shape[1]
         found = self._leaves.reshape(-1).take(first + leaf)
         # Added tree after tree, as LightGBM does.
-        return np.stack([np.add.reduce(found[a:b], axis=0) for a, b in pairwise(self._ends)])
+        return np.stack(
+            [np.add.reduce(found[a:b], axis=0) for a, b in pairwise(self._ends)]
+        )
 
     def _columns(self, values: Floats) -> Floats:
         """[C, P] values of each feature by what a split does with missing ones."""
@@ -112,7 +125,10 @@ class _Tree:
     """
 
     def __init__(self, fields: Mapping[str, list[str]]) -> None:
-        values, self.leaves = [float(value) for value in fields["leaf_value"]], list[float]()
+        values, self.leaves = (
+            [float(value) for value in fields["leaf_value"]],
+            list[float](),
+        )
         decisions = [int(number) for number in fields.get("decision_type", [])]
         if fields["num_cat"] != ["0"] or fields.get("is_linear", ["0"]) != ["0"]:
             raise ValueError("a tree has categories or linear leaves")
@@ -121,9 +137,14 @@ class _Tree:
             (feature, (decision & _MISSING) >> 2, bool(decision & _TO_LEFT))
             for feature, decision in zip(features, decisions, strict=True)
         ]
-        self.thresholds = [_rounded_down(float(text)) for text in fields.get("threshold", [])]
+        self.thresholds = [
+            _rounded_down(float(text)) for text in fields.get("threshold", [])
+        ]
         self.excluded = [0] * len(features)
-        children = [[int(n) for n in fields.get(f"{side}_child", [])] for side in ("left", "right")]
+        children = [
+            [int(n) for n in fields.get(f"{side}_child", [])]
+            for side in ("left", "right")
+        ]
 
         def visit(node: int) -> int:
             """Number the leaves below a node, which is a leaf below 0; return their bits."""
@@ -147,13 +168,19 @@ def _filled(missing: int, to_left: bool) -> float:
 def _rounded_down(value: float) -> np.float32:
     """The greatest finite number of single precision up to ``value``; missing values are above."""
     rounded = np.float32(min(value, float(np.finfo(np.float32).max)))
-    return rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-np.inf))
+    return (
+        rounded
+        if float(rounded) <= value
+        else np.nextafter(rounded, np.float32(-np.inf))
+    )
 
 
 def _sections(text: str) -> Iterator[dict[str, list[str]]]:
     """The fields of each tree."""
     if not re.search(r"^num_class=1$", text, re.MULTILINE):
         raise ValueError("expected trees of one class in LightGBM's text format")
-    for section in re.split(r"^Tree=\d+\n", text.partition("end of trees")[0], flags=re.M)[1:]:
+    for section in re.split(
+        r"^Tree=\d+\n", text.partition("end of trees")[0], flags=re.M
+    )[1:]:
         lines = (line.partition("=") for line in section.split("\n") if line)
         yield {name: value.split() for name, _, value in lines}

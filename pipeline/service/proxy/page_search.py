@@ -16,11 +16,11 @@ from typing import Annotated, Any, NamedTuple, Self
 import msgspec
 from msgspec import Meta, Raw
 
-from indexes.engines.search import single_precision
-from pipeline.service.formats import Request, ScoreRequest
-from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
-from pipeline.service.requests import RequestError
-from rerankers.pairs import number_of
+from tweetrerank.indexes.engines.engine_search import single_precision
+from tweetrerank.pipeline.service.formats import Request, ScoreRequest
+from tweetrerank.pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
+from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.rerankers.pairs import number_of
 
 _PLAIN = (str, int, float)  # Types of a text
 _LONGEST_TEXT = 2000  # Characters of a query that are read; models read fewer
@@ -36,7 +36,11 @@ _SYNTAX = re.compile(
 _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
 """Escapes, which stay without their backslash, wildcards, and marks at a word's end."""
 
-_BEST_FIRST = "_score", "_score:desc", *({"_score": how} for how in ("desc", {"order": "desc"}, {}))
+_BEST_FIRST = (
+    "_score",
+    "_score:desc",
+    *({"_score": how} for how in ("desc", {"order": "desc"}, {})),
+)
 _BY_SCORE = None, "", [], *_BEST_FIRST, *([key] for key in _BEST_FIRST)
 """Sorts by the score alone: a further key is for reading on."""
 
@@ -58,7 +62,9 @@ class PostFields:
 
     texts: tuple[str, ...] = ("contents",)  # Joined by blanks
     url: str | None = "url"
-    signals: tuple[tuple[str, str], ...] = ()  # Numbers that a model reads: its name, field
+    signals: tuple[
+        tuple[str, str], ...
+    ] = ()  # Numbers that a model reads: its name, field
     model: str | None = None  # Name of the posts' own model
 
     @cached_property
@@ -79,11 +85,17 @@ class SearchDefaults:
     window: int = 100  # Hits to rerank
     most: int = 2000  # Hits to rerank at most
     seconds: float = 5.0  # For the scores
-    weight: float | None = None  # Share of the model beside the engine's score; None: model alone
+    weight: float | None = (
+        None  # Share of the model beside the engine's score; None: model alone
+    )
     indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
     served: FieldsOf = field(default_factory=dict)  # Of indexes with their own
-    numbers: Sequence[str] = ()  # Those that models read; without other names they are the fields
-    reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
+    numbers: Sequence[
+        str
+    ] = ()  # Those that models read; without other names they are the fields
+    reads_ubi: bool = (
+        False  # Whether ``ext.ubi`` is for the log here, not for the engine
+    )
 
 
 class Ubi(msgspec.Struct):
@@ -101,7 +113,9 @@ class _Rerank(msgspec.Struct, forbid_unknown_fields=True):
     """``ext.rerank``, in the form of OpenSearch's processor."""
 
     query_context: _Context | None = None
-    document_fields: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
+    document_fields: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = (
+        None
+    )
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
     weight: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -124,7 +138,9 @@ class Window:
     fields: FieldsOf  # "" for all other indexes
     added: Sequence[str]  # Fields that only the reranker needs
     place: int  # Hash of the indexes and these fields
-    bodies: tuple[bytes, bytes]  # The search without them, if its hits show sources, and with them
+    bodies: tuple[
+        bytes, bytes
+    ]  # The search without them, if its hits show sources, and with them
     model: str | None
     weight: float | None
     ubi: Ubi | None  # ``ext.ubi``, if it is for the log
@@ -145,7 +161,10 @@ class UnchangedError(Exception):
 
 
 def read_search(
-    content: Json, given: Mapping[str, str], defaults: SearchDefaults, indexes: Sequence[str] = ()
+    content: Json,
+    given: Mapping[str, str],
+    defaults: SearchDefaults,
+    indexes: Sequence[str] = (),
 ) -> Search:
     """Read an allowed search of some indexes; raises RequestError for a wrong ``ext.rerank``.
     ``given`` are the parameters of the path, or the header in several searches."""
@@ -154,10 +173,14 @@ def read_search(
     told = {name: ext[name] for name in ours if ext.get(name) is not None}
     if any(name in ext for name in ours):
         others = {name: value for name, value in ext.items() if name not in ours}
-        own = {n: v for n, v in content.items() if n != "ext"} | ({"ext": others} if others else {})
+        own = {n: v for n, v in content.items() if n != "ext"} | (
+            {"ext": others} if others else {}
+        )
     pipeline = given.get("search_pipeline") or content.get("search_pipeline")
     if pipeline and ("rerank" in told or "hybrid" not in _object(content.get("query"))):
-        return Search(dumped(content), None, "the search names a pipeline of the engine")
+        return Search(
+            dumped(content), None, "the search names a pipeline of the engine"
+        )
     if told.get("rerank") is False:
         return Search(dumped(own), None, "ext.rerank is false")
     try:
@@ -181,15 +204,24 @@ def _window(
     options, shown, asked = ext.rerank, content.get("fields"), content
     if isinstance(retriever := content.get("retriever"), dict):
         asked = _object(retriever.get("standard"))
-    start, size = _number("from", 0, content, given), _number("size", 10, content, given)
+    start, size = (
+        _number("from", 0, content, given),
+        _number("size", 10, content, given),
+    )
     depth = min(options.rerank_window or defaults.window, defaults.most)
     parts, both = (content, asked, given), (content, given)
     is_partial = any("_none_" in _names(part.get("stored_fields")) for part in both)
-    is_partial = is_partial or not isinstance(shown, list | None) or "filter_path" in given
-    reads_on = any(p.get(name) not in (None, "") for name in LISTS["continued"] for p in parts)
+    is_partial = (
+        is_partial or not isinstance(shown, list | None) or "filter_path" in given
+    )
+    reads_on = any(
+        p.get(name) not in (None, "") for name in LISTS["continued"] for p in parts
+    )
     reasons = {
         "the search reads on from a hit, or groups hits": reads_on,
-        "the sort has another key than _score": not all(p.get("sort") in _BY_SCORE for p in parts),
+        "the sort has another key than _score": not all(
+            p.get("sort") in _BY_SCORE for p in parts
+        ),
         "the search shows no hits": not size,
         f"the page begins after the {depth} hits that are reranked": start >= depth,
         "the search leaves out parts of the response": is_partial,
@@ -198,9 +230,15 @@ def _window(
         raise UnchangedError(reason)
     query, fields = asked.get("query"), _fields(options, defaults, indexes)
     if given.get("q"):
-        query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
-    text = _text(query, content, options, [n for each in fields.values() for n in each.texts])
-    values = [part.get(name) for part in both for name in ("docvalue_fields", "stored_fields")]
+        query = {
+            "query_string": {"query": given["q"], "default_field": given.get("df", "*")}
+        }
+    text = _text(
+        query, content, options, [n for each in fields.values() for n in each.texts]
+    )
+    values = [
+        part.get(name) for part in both for name in ("docvalue_fields", "stored_fields")
+    ]
     values += [shown, content.get("script_fields")]
     patterns = [name for value in values for name in _names(value)]
     needed = dict.fromkeys(name for each in fields.values() for name in each.names)
@@ -211,7 +249,9 @@ def _window(
     if added := [name for name in added if not any(matches(p, name) for p in patterns)]:
         body = dumped(whole | {"fields": [*(shown or []), *added]})
     hides = any(name == "stored_fields" or name.startswith("_source") for name in given)
-    hides = hides or "stored_fields" in content or content.get("_source", True) is not True
+    hides = (
+        hides or "stored_fields" in content or content.get("_source", True) is not True
+    )
     return Window(
         *(text, start, size, depth, fields, added, hash((*indexes, *added))),
         bodies=(body if hides else plain_body, body),
@@ -221,17 +261,23 @@ def _window(
     )
 
 
-def _fields(options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]) -> FieldsOf:
+def _fields(
+    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
+) -> FieldsOf:
     """The fields of posts as a search names them, else those of its indexes."""
     served, given = defaults.served.items(), options.document_fields
-    own = {index: each for index, each in served if any(matches(n, index) for n in indexes)}
+    own = {
+        index: each for index, each in served if any(matches(n, index) for n in indexes)
+    }
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
     found = {"": of_names.pop() if len(of_names) == 1 else defaults.fields, **own}
     for index, fields in found.items():
         if given is not None:
             url = fields.url if fields.url in given else None
-            fields = replace(fields, texts=tuple(name for name in given if name != url), url=url)
+            fields = replace(
+                fields, texts=tuple(name for name in given if name != url), url=url
+            )
         names = dict(fields.signals) | _object(options.signals)
         signals = tuple((name, names.get(name) or name) for name in defaults.numbers)
         found[index] = replace(fields, signals=signals)
@@ -268,7 +314,9 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
         text = next((value for value in at(content, path) if value is not None), None)
         if not isinstance(text, str):
             problem = "found something else, expected the path of a text in the search"
-            raise RequestError("value", f"ext.rerank.query_context.query_text_path: {problem}")
+            raise RequestError(
+                "value", f"ext.rerank.query_context.query_text_path: {problem}"
+            )
     elif text is None:
         texts = [pair for pair in _texts(query, fields) if pair[1].strip()]
         text = max(texts, key=lambda pair: pair[0], default=(True, ""))[1]
@@ -337,7 +385,9 @@ class Hit(msgspec.Struct, frozen=True):
     index_name: str = msgspec.field(name="_index", default="")
     doc_id: str = msgspec.field(name="_id", default="")
     # Negative ones mark the parts of a hybrid query whose hits nobody has joined.
-    score: Annotated[float, Meta(ge=0)] | None = msgspec.field(name="_score", default=None)
+    score: Annotated[float, Meta(ge=0)] | None = msgspec.field(
+        name="_score", default=None
+    )
     source: dict[str, Any] | None = msgspec.field(name="_source", default=None)
     fields: dict[str, Any] | None = None
     ignored_field_values: dict[str, Any] | None = None
@@ -352,7 +402,12 @@ class Hit(msgspec.Struct, frozen=True):
 
 def request_of(window: Window, hits: Sequence[Hit]) -> tuple[ScoreRequest, bool]:
     """The request for the scores of a window's hits, and whether none of these lacks a field."""
-    texts, urls, signals, are_whole = list[str](), list[str](), dict[str, list[float]](), True
+    texts, urls, signals, are_whole = (
+        list[str](),
+        list[str](),
+        dict[str, list[float]](),
+        True,
+    )
     for index, group in groupby(hits, attrgetter("index_name")):
         own, run = window.fields.get(index, window.fields[""]), [*group]
         columns = {name: [hit.value(name) for hit in run] for name in own.names}
@@ -361,7 +416,9 @@ def request_of(window: Window, hits: Sequence[Hit]) -> tuple[ScoreRequest, bool]
         texts += (" ".join(filter(None, each)) for each in zip(*parts, strict=True))
         urls += map(_joined, columns[own.url]) if own.url else [""] * len(run)
         for name, place in own.signals:
-            first = (v[0] if v and type(v) in (list, tuple) else v for v in columns[place])
+            first = (
+                v[0] if v and type(v) in (list, tuple) else v for v in columns[place]
+            )
             signals.setdefault(name, []).extend(map(number_of, first))
     posts = texts, urls, single_precision(hit.score or 0.0 for hit in hits), signals
     return ScoreRequest(Request(query=window.query), *posts, window.weight), are_whole
@@ -391,7 +448,12 @@ class SearchResponse(NamedTuple):
     def has_failed_shards(self) -> bool:
         """Whether shards have failed, whose hits are missing."""
         with suppress(*ResponseError):
-            return msgspec.json.decode(self.members.get("_shards", b"{}"), type=_Shards).failed > 0
+            return (
+                msgspec.json.decode(
+                    self.members.get("_shards", b"{}"), type=_Shards
+                ).failed
+                > 0
+            )
         return False
 
     @classmethod
@@ -408,7 +470,10 @@ class SearchResponse(NamedTuple):
     def page(self, rows: Sequence[Row], members: Members, best: str | None) -> Raw:
         """The response with the hits of these rows alone, without the fields that only the reranker
         needed, with other ``members``, and a new best score if any."""
-        added, raws = self.window.added if self.window else (), _RAWS.decode(self.found["hits"])
+        added, raws = (
+            self.window.added if self.window else (),
+            _RAWS.decode(self.found["hits"]),
+        )
         hits = [changed(raws[row], score, added) for row, score in rows]
         found = self.found | {"hits": encoded(hits)}
         if best is not None and "max_score" in found:
@@ -446,8 +511,16 @@ def read_responses(
     content: bytes, are_several: bool, windows: Sequence[Window | None]
 ) -> list[SearchResponse]:
     """The response to a search, or those to several; raises a :data:`ResponseError`."""
-    parts = _RAWS.decode(members_of(content).get("responses", b"")) if are_several else [content]
-    return [*map(SearchResponse.read, parts, windows)] if len(parts) == len(windows) else []
+    parts = (
+        _RAWS.decode(members_of(content).get("responses", b""))
+        if are_several
+        else [content]
+    )
+    return (
+        [*map(SearchResponse.read, parts, windows)]
+        if len(parts) == len(windows)
+        else []
+    )
 
 
 def at(value: Any, path: str) -> Iterator[Any]:
@@ -467,4 +540,8 @@ def _joined(value: Any) -> str:
     """The texts and numbers in a value."""
     if type(value) in _PLAIN:
         return str(value)
-    return " ".join(filter(None, map(_joined, value))) if type(value) in (list, tuple) else ""
+    return (
+        " ".join(filter(None, map(_joined, value)))
+        if type(value) in (list, tuple)
+        else ""
+    )

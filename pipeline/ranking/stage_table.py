@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline.collections.own import qrels_of
-from pipeline.collections.trec import Qrels, Run, run_of
-from pipeline.defaults import DEFAULT_MEASURES
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import Evaluator, Values, heading, mean
-from pipeline.text import counted, print_posts, table_lines
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.own import qrels_of
+from tweetrerank.pipeline.collections.trec import Qrels, Run, run_of
+from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
+from tweetrerank.pipeline.evaluation.measures import Evaluator, Values, heading, mean
+from tweetrerank.pipeline.text import counted, print_posts, table_lines
+from tweetrerank.pipeline.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.ranking.ranker import Ranking
+    from tweetrerank.pipeline.ranking.ranker import Ranking
 
 SHOWN = 5  # Posts shown of a topic
 
@@ -22,14 +23,20 @@ class Evaluation:
     """Measures of the stages of a ranking; printed, a table with a row for each."""
 
     title: str  # Collection and number of judged topics
-    values: Mapping[str, Values]  # Stage -> measure -> query_id -> value, for every judged topic
+    values: Mapping[
+        str, Values
+    ]  # Stage -> measure -> query_id -> value, for every judged topic
     milliseconds: Mapping[str, float] = field(default_factory=dict)
     """Stage -> milliseconds a topic, where they are known."""
-    notes: Mapping[str, str] = field(default_factory=dict)  # Stage -> text at the end of its row
+    notes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # Stage -> text at the end of its row
 
     def __getitem__(self, stage: str) -> dict[str, float]:
         """Measure -> mean over the judged topics, of one stage."""
-        return {measure: mean(by_topic) for measure, by_topic in self.values[stage].items()}
+        return {
+            measure: mean(by_topic) for measure, by_topic in self.values[stage].items()
+        }
 
     def __str__(self) -> str:
         header, rows = [self.title, *map(heading, next(iter(self.values.values())))], []
@@ -44,21 +51,26 @@ class Evaluation:
 
 
 def evaluate(
-    ranking: "Ranking | Run", *measures: str, qrels: Qrels | None = None, title: str = "run"
+    ranking: "Ranking | Run",
+    *measures: str,
+    qrels: Qrels | None = None,
+    title: str = "run",
 ) -> Evaluation:
     """Measures of a ranking, every stage beside the others, or of a run.
 
     Raises DataError without judgments, UsageError for an unknown measure.
 
     Args:
-        ranking: for a run see :func:`pipeline.collections.trec.run_of`.
+        ranking: for a run see :func:`tweetrerank.pipeline.collections.trec.run_of`.
         measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``; else the collection's.
         qrels: query_id -> doc_id -> grade, rows, or a file; else the collection's.
     """
     if len(measures) == 1 and not isinstance(measures[0], str):
         (measures,) = measures
     collection = getattr(ranking, "collection", None)
-    stages: Mapping[str, Run] = getattr(ranking, "stages", None) or {title: run_of(ranking)}
+    stages: Mapping[str, Run] = getattr(ranking, "stages", None) or {
+        title: run_of(ranking)
+    }
     if qrels is None:
         if collection is None:
             raise DataError("found no judgments of these topics, expected `qrels`")
@@ -83,7 +95,9 @@ def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -
     """Print the best posts of one topic in the first and in the last of a ranking's stages.
     ``query_id`` None is the first topic with results, ``none`` prints nothing."""
     candidates, names = ranking.candidates, list(ranking.stages)
-    topics = {t.query_id: t for t in candidates.topics if candidates.run.get(t.query_id)}
+    topics = {
+        t.query_id: t for t in candidates.topics if candidates.run.get(t.query_id)
+    }
     query_id = next(iter(topics), "none") if query_id is None else query_id
     if query_id == "none":
         return
@@ -93,7 +107,9 @@ def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -
             f"{', '.join([*topics][:5])}, … or none"
         )
     grades = (qrels or {}).get(query_id, {})
-    stages = {"before": names[0], "after": names[-1]} if names[1:] else {"before": names[0]}
+    stages = (
+        {"before": names[0], "after": names[-1]} if names[1:] else {"before": names[0]}
+    )
     for when, stage in stages.items():
         print(f"\ntopic {query_id} “{topics[query_id].text}”, {when}:")
         hits = ranking.best(SHOWN, query_id, stage)

@@ -14,21 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pipeline.collections.collection import Collection
-from pipeline.collections.named import find, training_collections
-from pipeline.collections.trec import Qrels, Run, best_of, read_run
-from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import Evaluator, mean
-from pipeline.evaluation.significance import print_comparison
-from pipeline.ranking.build import mixed, ranker
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, load_model
-from pipeline.ranking.retrievers import Candidates
-from pipeline.ranking.tuning import Calibration, ManyScores, Tuning, interpolate
-from pipeline.training.training_set import Outcome, TrainingSet, own_training_set
-from rerankers import checkpoint as checkpoints
-from rerankers.logistic import logistic_regression
-from rerankers.reranker import Model
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.named import find, training_collections
+from tweetrerank.pipeline.collections.trec import Qrels, Run, best_of, read_run
+from tweetrerank.pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS
+from tweetrerank.pipeline.evaluation.measures import Evaluator, mean
+from tweetrerank.pipeline.evaluation.significance import print_comparison
+from tweetrerank.pipeline.ranking.build import mixed, ranker
+from tweetrerank.pipeline.ranking.checkpoints import ADAPTED_SUFFIX, load_model
+from tweetrerank.pipeline.ranking.interpolation import (
+    Calibration,
+    ManyScores,
+    Tuning,
+    interpolate,
+)
+from tweetrerank.pipeline.ranking.retrievers import Candidates
+from tweetrerank.pipeline.training.training_set import (
+    Outcome,
+    TrainingSet,
+    own_training_set,
+)
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers.logistic import logistic_regression
+from tweetrerank.rerankers.reranker import Model
 
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 HELD_OUT_FILE = "held_out.run.gz"
@@ -56,16 +66,25 @@ class HeldOut:
 
         def joined(field: str) -> dict[str, Any]:
             named = zip(names, (getattr(part, field) for part in parts), strict=True)
-            return {f"{name}/{q}": scores for name, run in named for q, scores in run.items()}
+            return {
+                f"{name}/{q}": scores
+                for name, run in named
+                for q, scores in run.items()
+            }
 
         lexical, neural, qrels = map(joined, ("lexical", "neural", "qrels"))
-        return cls(lexical, neural, qrels, names, parts[0].checkpoint, parts[0].first_stage)
+        return cls(
+            lexical, neural, qrels, names, parts[0].checkpoint, parts[0].first_stage
+        )
 
     @classmethod
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> Self:
         """Read a checkpoint's scores of held-out topics; ``test`` was left out of its training."""
         test = find(test, data).name
-        neural, path = read_held_out(checkpoint, f"--test {test}"), checkpoint / HELD_OUT_FILE
+        neural, path = (
+            read_held_out(checkpoint, f"--test {test}"),
+            checkpoint / HELD_OUT_FILE,
+        )
         names, lexical, qrels = list[str](), Run(), Qrels()
         for name in training_collections(test, data):
             collection = find(name, data)
@@ -81,7 +100,9 @@ class HeldOut:
                 f"of the collections that {test} may be tuned on; name the checkpoint trained "
                 "without it"
             )
-        return cls(lexical, neural, qrels, names, f"{checkpoint.parent.name}/{checkpoint.name}")
+        return cls(
+            lexical, neural, qrels, names, f"{checkpoint.parent.name}/{checkpoint.name}"
+        )
 
     def tune(self, measure: str = "AP", folds: int = 5) -> Tuning:
         """The λ of the grid 0, 0.05, … 1 with the best mean over all judged topics.
@@ -92,19 +113,27 @@ class HeldOut:
         Raises UsageError for more folds than topics or fewer than 2, or an unknown measure.
         """
         if not 2 <= folds <= (count := len(self.qrels)):
-            raise UsageError(f"found {folds} folds, expected 2 to {count}, the number of topics")
+            raise UsageError(
+                f"found {folds} folds, expected 2 to {count}, the number of topics"
+            )
         evaluator = Evaluator(self.qrels, [measure])
         first = {q: self.lexical[q] for q in evaluator.query_ids if q in self.lexical}
         values: dict[float, dict[str, float]] = {}  # λ -> query_id -> measure
         for weight in (part / STEPS for part in range(STEPS + 1)):
-            (values[weight],) = evaluator(interpolate(first, self.neural, weight)).values()
+            (values[weight],) = evaluator(
+                interpolate(first, self.neural, weight)
+            ).values()
 
         def curve(query_ids: set[str]) -> dict[float, float]:
-            return {weight: mean(of[q] for q in query_ids) for weight, of in values.items()}
+            return {
+                weight: mean(of[q] for q in query_ids) for weight, of in values.items()
+            }
 
         topics, parts = set(self.qrels), fold_topics(self.qrels, folds, SEED)
         weights = [_best(curve(topics - set(fold))) for fold in parts]
-        held_out = [values[w][q] for w, fold in zip(weights, parts, strict=True) for q in fold]
+        held_out = [
+            values[w][q] for w, fold in zip(weights, parts, strict=True) for q in fold
+        ]
         found = curve(topics)
         of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, SEED
         return Tuning(_best(found), found, *of_folds, *self._provenance())
@@ -112,7 +141,9 @@ class HeldOut:
     def unmixed(self, measure: str, folds: int) -> Tuning:
         """The figures of a model without λ, whose scores of topics held out in folds are these."""
         evaluator = Evaluator(self.qrels, [measure])
-        first, trained = (mean(evaluator(run)[measure]) for run in (self.lexical, self.neural))
+        first, trained = (
+            mean(evaluator(run)[measure]) for run in (self.lexical, self.neural)
+        )
         figures = {0.0: first, 1.0: trained}, trained, (), measure, "none", folds, 0
         return Tuning(1.0, *figures, *self._provenance())
 
@@ -132,10 +163,16 @@ def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
     relevant = [qrels[q].get(doc_id, 0) > 0 for q in topics for doc_id in scores[q]]
     if len(set(relevant)) < 2:
         return None
-    weights = [1 / len(scores[query_id]) for query_id in topics for _ in scores[query_id]]
+    weights = [
+        1 / len(scores[query_id]) for query_id in topics for _ in scores[query_id]
+    ]
     # Without regularisation, which would depend on the scores' scale.
-    [slope], intercept = logistic_regression([[value] for value in values], relevant, weights)
-    return Calibration(round(float(slope), 6), round(intercept, 6)) if slope > 0 else None
+    [slope], intercept = logistic_regression(
+        [[value] for value in values], relevant, weights
+    )
+    return (
+        Calibration(round(float(slope), 6), round(intercept, 6)) if slope > 0 else None
+    )
 
 
 def read_held_out(checkpoint: Path, training: str) -> Run:
@@ -177,7 +214,9 @@ def _best(curve: Mapping[float, float]) -> float:
 # Own collections
 
 
-def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) -> Tuning:
+def compare(
+    collection: Collection, first_stage: TrainingSet, outcome: Outcome
+) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
     λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
     else it is 1 for a model that is not mixed. ``first_stage`` has the first stage's candidates, a
@@ -198,7 +237,9 @@ def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) 
         attempt = f"--reranker {name} --lambda {tuning.weight:g}"
     else:
         trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
-        tuning = dataclasses.replace(parts, neural=trained).unmixed(measure, outcome.folds)
+        tuning = dataclasses.replace(parts, neural=trained).unmixed(
+            measure, outcome.folds
+        )
         attempt = "--checkpoint"
     runs[f"trained {name}"] = trained
     evaluator = Evaluator(qrels, collection.measures)
@@ -209,7 +250,9 @@ def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) 
     return without_gain(tuning, best, attempt)
 
 
-def _beside(model: Model, collection: Collection, candidates: Candidates) -> dict[str, Run]:
+def _beside(
+    model: Model, collection: Collection, candidates: Candidates
+) -> dict[str, Run]:
     """Rankings by the first stage, the shipped model and, unless it reads lists, the fusion."""
     name, reads_lists = model.name, model.reads == "lists"
     depth = max(map(len, candidates.run.values()), default=0)
@@ -230,12 +273,16 @@ def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
     """λ = 0, with a message, if a gain over the best figure ``without`` the model is not certain.
     ``attempt``: options of a search with the model all the same."""
     if (topics := len(tuning.topics)) < FEWEST:
-        reason = f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
+        reason = (
+            f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
+        )
     elif tuning.cross_validated <= without:
         reason = "no gain on held-out topics"
     else:
         return tuning
-    print(f"{reason}: searches keep the ranking without it (λ = 0; try it by {attempt})")
+    print(
+        f"{reason}: searches keep the ranking without it (λ = 0; try it by {attempt})"
+    )
     return dataclasses.replace(tuning, weight=0.0)
 
 
@@ -247,12 +294,17 @@ def held_out_scores(
     collection, a shipped one, has not seen its topics, and scores them now."""
     data = own_training_set(collection, most)
     candidates, qrels = data.training.candidates, data.training.qrels
-    if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
+    if collection.name in checkpoints.load(checkpoint, model).metrics.get(
+        "trained_on", []
+    ):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
         neural = candidates.scored_by(load_model(model, collection, checkpoint))
     lexical = {q: scores for q, scores in candidates.run.items() if q in neural}
-    if any(scores.keys() - neural[q].keys() for q, scores in lexical.items()) or len(lexical) < 2:
+    if (
+        any(scores.keys() - neural[q].keys() for q, scores in lexical.items())
+        or len(lexical) < 2
+    ):
         raise DataError(
             f"{checkpoint}: its scores of held-out topics are not of these topics and posts, which "
             f"have changed since; train again with `python -m pipeline.train {model} --collection "

@@ -1,6 +1,6 @@
 """Learned fusion: the candidates of several rankers, ranked by a model over all their scores.
 
-What one ranker misses another may find. :mod:`pipeline.training.fusion` makes its training sets.
+What one ranker misses another may find. :mod:`tweetrerank.pipeline.training.fusion_lists` makes its training sets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,34 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-from indexes.engines.index import EngineIndex
-from indexes.index import LuceneIndex
-from indexes.methods import METHODS
-from indexes.posts import Post
-from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, best_of, merged, read_run
-from pipeline.defaults import DEFAULT_HITS
-from pipeline.errors import DataError, UsageError
-from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
-from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, doc_ids_of, mean_over
-from pipeline.ranking.tuning import normalize
-from pipeline.text import say
-from rerankers.reranker import Model
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.engine_index import EngineIndex
+from tweetrerank.indexes.lucene_index import LuceneIndex
+from tweetrerank.indexes.methods import METHODS
+from tweetrerank.indexes.posts import Post
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Run, best_of, merged, read_run
+from tweetrerank.pipeline.defaults import DEFAULT_HITS
+from tweetrerank.pipeline.ranking.interpolation import normalize
+from tweetrerank.pipeline.ranking.ranker import (
+    ProgressBar,
+    Ranker,
+    Ranking,
+    Stopwatch,
+    Topics,
+    hidden,
+)
+from tweetrerank.pipeline.ranking.retrievers import (
+    Candidates,
+    IndexRetriever,
+    Retriever,
+    doc_ids_of,
+    mean_over,
+)
+from tweetrerank.pipeline.text import say
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.reranker import Model
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
@@ -37,14 +51,20 @@ class UnionRetriever:
     """Methods of search, and official runs with :data:`OFFICIAL` before their names."""
     sources: Sequence[str]  # The ``rankers`` whose best posts are the candidates
     depth: int = DEFAULT_HITS  # Best posts of each of these that are candidates
-    name: str = "mean of min-max scores"  # Origin of the candidates' first score, for reports
+    name: str = (
+        "mean of min-max scores"  # Origin of the candidates' first score, for reports
+    )
 
     @classmethod
     def of(cls, collection: Collection, config: Any) -> Self:
         """The retriever of a fusion's configuration: its families ``signal:NAME``."""
         families = config.families.split(",")
-        names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
-        chosen = config.candidate_rankers.split(",") if config.candidate_rankers else names
+        names = [
+            name.partition(":")[2] for name in families if name.startswith("signal:")
+        ]
+        chosen = (
+            config.candidate_rankers.split(",") if config.candidate_rankers else names
+        )
         known = ", ".join([*METHODS, f"{OFFICIAL}ql", f"{OFFICIAL}rm3"])
         problems = [
             f"signal:{name}: found no ranker of this name, expected one of {known}"
@@ -77,7 +97,11 @@ class UnionRetriever:
         Shaw 1994). Raises DataError if there is no candidate ranker."""
         watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
-        if not (of_candidates := [run for name, run in signals.items() if name in self.sources]):
+        if not (
+            of_candidates := [
+                run for name, run in signals.items() if name in self.sources
+            ]
+        ):
             raise DataError(
                 f"{self.collection.name}: found no run of {', '.join(self.sources)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
@@ -86,13 +110,19 @@ class UnionRetriever:
         scores = mean_over(list(signals.values()), normalize)
         run = _restricted(scores, best)
         rest = {
-            query_id: {d: score for d, score in known.items() if d not in best.get(query_id, {})}
+            query_id: {
+                d: score
+                for d, score in known.items()
+                if d not in best.get(query_id, {})
+            }
             for query_id, known in _restricted(scores, merged(of_candidates)).items()
         }
         doc_ids = doc_ids_of(run)
         known = self.index.posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
-        return self._found(Candidates(topics, run, posts, {}, rest=rest), signals, watch)
+        return self._found(
+            Candidates(topics, run, posts, {}, rest=rest), signals, watch
+        )
 
     def read(self, candidates: Candidates) -> Candidates:
         """Given candidates with every ranker's score of them. The first-stage score becomes that of
@@ -104,15 +134,23 @@ class UnionRetriever:
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
             for query_id, wanted in candidates.run.items()
         }
-        return self._found(Candidates(candidates.topics, run, candidates.posts, {}), signals, watch)
+        return self._found(
+            Candidates(candidates.topics, run, candidates.posts, {}), signals, watch
+        )
 
-    def _found(self, known: Candidates, signals: Mapping[str, Run], watch: Stopwatch) -> Candidates:
+    def _found(
+        self, known: Candidates, signals: Mapping[str, Run], watch: Stopwatch
+    ) -> Candidates:
         """Candidates with the rankers' scores of them, and the seconds of the searches."""
-        signals = {name: _restricted(scores, known.run) for name, scores in signals.items()}
+        signals = {
+            name: _restricted(scores, known.run) for name, scores in signals.items()
+        }
         watch.stop(self.name)
         return replace(known, signals=signals, seconds=watch.seconds)
 
-    def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
+    def _signals(
+        self, topics: Sequence[Topic], hits: int, watch: Stopwatch
+    ) -> dict[str, Run]:
         """The runs of the rankers that the collection has; a warning names the others."""
         collection, signals, missing = self.collection, dict[str, Run](), []
         wanted, runs = {topic.query_id for topic in topics}, collection.runs
@@ -122,9 +160,13 @@ class UnionRetriever:
         for name in self.rankers:
             run: Run = {}
             if name in collection.methods:
-                retriever = IndexRetriever(self.index, METHODS[name](), collection.skips_own_id)
+                retriever = IndexRetriever(
+                    self.index, METHODS[name](), collection.skips_own_id
+                )
                 run = retriever.run(topics, hits)
-            elif name.startswith(OFFICIAL) and (path := runs.get(name.removeprefix(OFFICIAL))):
+            elif name.startswith(OFFICIAL) and (
+                path := runs.get(name.removeprefix(OFFICIAL))
+            ):
                 official = read_run(path)
                 run = best_of({q: official[q] for q in official if q in wanted}, hits)
             if run:
@@ -165,7 +207,10 @@ class Fusion(Ranker):
         return f"{self.name}, weights {'/'.join(self.model.directory.parts[-2:])}"
 
     def rank(
-        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
+        self,
+        topics: Topics = None,
+        hits: int = DEFAULT_HITS,
+        progress: ProgressBar = hidden,
     ) -> Ranking:
         """Rank the best posts of several rankers; the others follow by their first scores."""
         if self.first_stage:

@@ -10,9 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from indexes.engines.client import Engine, EngineError, Json, encoded, repeated
-from indexes.errors import CollectionError
-from indexes.records import listed
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines.client import (
+    Engine,
+    EngineError,
+    Json,
+    encoded,
+    repeated,
+)
+from tweetrerank.indexes.records import listed
 
 Hit = dict[str, Any]  # A post that was found, as the engine shows it
 Bodies = Mapping[str, Json]  # Label -> search
@@ -38,45 +44,57 @@ _SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), *_PARTS])
 
 def until(field: str, time: str, query_id: str) -> dict[str, Any]:
     """Posts not later than a time of a topic: ISO 8601, or as Twitter and TREC write it. Raises
-    CollectionError if it has another form."""
+    DataError if it has another form."""
     found: datetime | None = None
-    for read in (datetime.fromisoformat, lambda text: datetime.strptime(text, _TWITTER)):
+    for read in (
+        datetime.fromisoformat,
+        lambda text: datetime.strptime(text, _TWITTER),
+    ):
         with suppress(ValueError):
             found = found or read(time)
     if found is None:
-        raise CollectionError(
+        raise DataError(
             f"topic {query_id}: found the time {time!r}, expected one such as "
             "2011-02-08T12:30:27Z or Tue Feb 08 12:30:27 +0000 2011"
         )
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    text = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    text = (
+        found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
     return {"range": {field: {"lte": text, "format": "strict_date_optional_time"}}}
 
 
-def body_of(query: Json, limit: Json | None, hits: int, sort: Sequence[Json]) -> dict[str, Any]:
+def body_of(
+    query: Json, limit: Json | None, hits: int, sort: Sequence[Json]
+) -> dict[str, Any]:
     """The body of a search, whose hits have the values of their sort and nothing else. ``query``
     may be a whole search, under the key ``query`` with other keys beside it; ``limit`` is a filter.
     The score is the first key of ``sort``."""
     body = dict(query) if "query" in query else {"query": query}
     if limit is not None:
         body["query"] = {"bool": {"must": [body["query"]], "filter": [limit]}}
-    return body | {"size": hits, "sort": list(sort), "track_total_hits": False, "_source": False}
+    return body | {
+        "size": hits,
+        "sort": list(sort),
+        "track_total_hits": False,
+        "_source": False,
+    }
 
 
 def read_query(path: Path) -> dict[str, Any]:
     """A query of one's own: a search, or its ``query`` alone, with :data:`PLACEHOLDER` in it.
-    Raises CollectionError if the file holds something else."""
+    Raises DataError if the file holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise CollectionError(
+        raise DataError(
             f"{path}: found no JSON ({error}), expected a query such as "
             f'{{"match": {{"body": "{PLACEHOLDER}"}}}}'
         ) from None
     if not isinstance(content, dict) or PLACEHOLDER not in json.dumps(content):
-        raise CollectionError(
+        raise DataError(
             f"{path}: found no {PLACEHOLDER} in it, expected a query with the place of the topic's "
             "text"
         )
@@ -84,11 +102,11 @@ def read_query(path: Path) -> dict[str, Any]:
 
 
 def check_search(content: Json, origin: str) -> dict[str, Any]:
-    """A search as ``{"query": …}``; raises CollectionError for keys that rank in another way."""
+    """A search as ``{"query": …}``; raises DataError for keys that rank in another way."""
     if "query" not in content:
         return {"query": dict(content)}
     if strange := [key for key in content if key not in (*_KEYS, *_OURS)]:
-        raise CollectionError(
+        raise DataError(
             f"{origin}: found {', '.join(strange)} beside the query, expected {', '.join(_KEYS)}: "
             "posts are ranked by the query's score"
         )
@@ -101,7 +119,11 @@ def filled(query: Any, text: str) -> Any:
 
 
 def search(
-    engine: Engine, bodies: Bodies, window: int, threads: int = 2, several_shards: bool = False
+    engine: Engine,
+    bodies: Bodies,
+    window: int,
+    threads: int = 2,
+    several_shards: bool = False,
 ) -> dict[str, list[Hit]]:
     """The hits of searches with ``size``, by their labels (of topics, for messages). More than
     ``window`` hits are read on page by page. With ``several_shards``, word statistics are collected
@@ -110,8 +132,15 @@ def search(
     size = max((body["size"] for body in bodies.values()), default=0)
     kind = {"search_type": "dfs_query_then_fetch"} if several_shards else {}
     if size > window:
-        return {label: _deep(engine, label, body, window, kind) for label, body in bodies.items()}
-    header = {"index": engine.address.index, "allow_partial_search_results": False, **kind}
+        return {
+            label: _deep(engine, label, body, window, kind)
+            for label, body in bodies.items()
+        }
+    header = {
+        "index": engine.address.index,
+        "allow_partial_search_results": False,
+        **kind,
+    }
     # The same copy of a shard each time, whose scores do not differ in the last digits.
     header["preference"] = "tweetrerank"
     left, count = iter(bodies.items()), max(1, _HITS // max(1, size))
@@ -130,9 +159,13 @@ def _group(engine: Engine, header: Json, bodies: Bodies) -> dict[str, list[Hit]]
 
     def attempt() -> None:
         left = [label for label in bodies if label not in found]
-        content = b"".join(encoded(part) + b"\n" for n in left for part in (header, bodies[n]))
+        content = b"".join(
+            encoded(part) + b"\n" for n in left for part in (header, bodies[n])
+        )
         try:
-            answer = engine.request("POST", "/_msearch", content, {"filter_path": shown})
+            answer = engine.request(
+                "POST", "/_msearch", content, {"filter_path": shown}
+            )
         except EngineError as error:
             raise _unanswered(left, error) from None
         problems: dict[str, EngineError] = {}
@@ -141,7 +174,9 @@ def _group(engine: Engine, header: Json, bodies: Bodies) -> dict[str, list[Hit]]
                 found[label] = _hits(engine, one)
             except EngineError as error:
                 problems[label] = error
-        lasting = {label: error for label, error in problems.items() if not error.is_passing}
+        lasting = {
+            label: error for label, error in problems.items() if not error.is_passing
+        }
         if problems := lasting or problems:
             raise _unanswered([*problems], next(iter(problems.values())))
 
@@ -171,7 +206,9 @@ def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
 def _deep(engine: Engine, label: str, body: Json, window: int, kind: Json) -> list[Hit]:
     """The hits of one search of any depth."""
     try:
-        return repeated(lambda: [*islice(all_hits(engine, body, window, kind), body["size"])])
+        return repeated(
+            lambda: [*islice(all_hits(engine, body, window, kind), body["size"])]
+        )
     except EngineError as error:
         raise _unanswered([label], error) from None
 
@@ -194,4 +231,6 @@ def all_hits(
             answer = engine.request("POST", "/_search/scroll", scroll)
     finally:
         with suppress(EngineError):  # It ends by itself.
-            engine.request("DELETE", "/_search/scroll", {"scroll_id": [answer["_scroll_id"]]})
+            engine.request(
+                "DELETE", "/_search/scroll", {"scroll_id": [answer["_scroll_id"]]}
+            )

@@ -7,7 +7,7 @@ Each column of a table of posts has a list of numbers for every post:
 ``trigrams``       identifiers of its distinct character trigrams, with spaces around words
 ``grams``          the same of four characters
 ``characters``     counts of characters; see :class:`CharacterCounts`
-``link``           host and path of its URL (:func:`rerankers.text.words.url_text`) in UTF-8
+``link``           host and path of its URL (:func:`tweetrerank.rerankers.text.words.url_text`) in UTF-8
 
 A column is computed at its first use. A word is looked up once for all topics; its properties reach
 the places in the posts by its row.
@@ -23,11 +23,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.text import words
-from rerankers.text.ragged import Growing, Ragged, Rows, code_points, distinct_grams
-from rerankers.text.spaces import Known, WordSpace
-from rerankers.text.stems import stem
-from rerankers.text.vocabulary import Idf
+from tweetrerank.rerankers.text import words
+from tweetrerank.rerankers.text.ragged import (
+    Growing,
+    Ragged,
+    Rows,
+    code_points,
+    distinct_grams,
+)
+from tweetrerank.rerankers.text.spaces import Known, WordSpace
+from tweetrerank.rerankers.text.stems import stem
+from tweetrerank.rerankers.text.vocabulary import Idf
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -86,9 +92,11 @@ class WordTable:
         return len(self._words.strings)
 
     def rows(self, tokens: Sequence[str]) -> Rows:
-        """[L] rows of words; -1 of :data:`rerankers.text.words.END`."""
+        """[L] rows of words; -1 of :data:`tweetrerank.rerankers.text.words.END`."""
         with self._lock:
-            return np.fromiter(map(self._words.__getitem__, tokens), np.int64, len(tokens))
+            return np.fromiter(
+                map(self._words.__getitem__, tokens), np.int64, len(tokens)
+            )
 
     def cut(self, texts: Sequence[str]) -> Ragged:
         """Rows (int32) of the words of each text."""
@@ -102,14 +110,19 @@ class WordTable:
     def vectors(self, rows: Rows, space: WordSpace) -> Known:
         """Vectors of V distinct words in a space, and their lengths; each is computed once."""
         with self._lock:
-            places, known = self._vectors.get(space) or (rows[:0], Growing(space.take([])))
+            places, known = self._vectors.get(space) or (
+                rows[:0],
+                Growing(space.take([])),
+            )
             if (short := len(self) - len(places)) > 0:
                 places = np.concatenate([places, np.full(len(self) + short, -1)])
             if len(new := rows[places[rows] < 0]):
                 places[new] = len(known) + np.arange(len(new))
                 known.append(*space.take(self.spelled(new)))
             self._vectors[space] = places, known
-            return Known(*(array.take(places[rows], axis=0) for array in known.arrays()))
+            return Known(
+                *(array.take(places[rows], axis=0) for array in known.arrays())
+            )
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.
@@ -173,10 +186,15 @@ class PostTable:
         return PostTable(len(rows), lambda name: self.column(name).take(rows))
 
     @classmethod
-    def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> "PostTable":
+    def read(
+        cls, texts: Sequence[str], urls: Sequence[str], words: WordTable
+    ) -> "PostTable":
         """Read N posts and add their words to a table; equal posts are read once."""
         numbers: dict[tuple[str, str], int] = {}
-        rows = [numbers.setdefault(post, len(numbers)) for post in zip(texts, urls, strict=True)]
+        rows = [
+            numbers.setdefault(post, len(numbers))
+            for post in zip(texts, urls, strict=True)
+        ]
         posts = list(numbers)
         # An empty block if there are no posts.
         starts = range(0, max(1, len(posts)), BLOCK)
@@ -213,7 +231,10 @@ class _Block:
 
     @cached_property
     def _spaced(self) -> Ragged:
-        spelled, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
+        spelled, starts = (
+            self.table.spelled(self.words.values),
+            self.words.starts.tolist(),
+        )
         return spaced([spelled[a:b] for a, b in itertools.pairwise(starts)])
 
     @property
@@ -238,7 +259,9 @@ class _Block:
         counted = CharacterCounts(
             characters.lengths,
             np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
-            np.array([bool(_RETWEET.match(text)) for text in self.texts], dtype=np.int64),
+            np.array(
+                [bool(_RETWEET.match(text)) for text in self.texts], dtype=np.int64
+            ),
             count(codes == ord("!")),
             count(codes == ord("?")),
             count(codes > 127),
@@ -246,18 +269,24 @@ class _Block:
             count(is_twice[:-1] & is_twice[1:]),
         )
         table = np.stack(counted, axis=1).astype(np.int32)
-        return Ragged.from_lengths(table.reshape(-1), np.full(len(table), table.shape[1]))
+        return Ragged.from_lengths(
+            table.reshape(-1), np.full(len(table), table.shape[1])
+        )
 
     @property
     def link(self) -> Ragged:
         links = [words.url_text(url) for url in self.urls]
         # The placeholder of a missing URL contains no words. Some posts have lone surrogates.
         letters = [
-            b"" if link == words.URL_PLACEHOLDER else link.encode(errors="surrogatepass")
+            b""
+            if link == words.URL_PLACEHOLDER
+            else link.encode(errors="surrogatepass")
             for link in links
         ]
         counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
-        return Ragged.from_lengths(np.frombuffer(b"".join(letters), dtype=np.uint8), counts)
+        return Ragged.from_lengths(
+            np.frombuffer(b"".join(letters), dtype=np.uint8), counts
+        )
 
     @cached_property
     def _hashtags(self) -> list[list[str]]:

@@ -12,15 +12,28 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
-from indexes.engines import search as searches
-from indexes.engines.client import Engine, EngineAddress, EngineError, Json
-from indexes.engines.layout import CUT_HERE, ID, NUMBER, Layout, cut_words, kept_posts
-from indexes.engines.search import Hit, all_hits, body_of, search, single_precision
-from indexes.errors import CollectionError
-from indexes.methods import EngineQuery, Method, Topic, id_limit
-from indexes.posts import Post, with_signals
-from indexes.records import is_doc_id, listed, value_of, well_formed
-from indexes.store import COLUMNS, GIVEN, Closing, post_of, row_of
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.engines import engine_search as searches
+from tweetrerank.indexes.engines.client import Engine, EngineAddress, EngineError, Json
+from tweetrerank.indexes.engines.engine_search import (
+    Hit,
+    all_hits,
+    body_of,
+    search,
+    single_precision,
+)
+from tweetrerank.indexes.engines.layout import (
+    CUT_HERE,
+    ID,
+    NUMBER,
+    Layout,
+    cut_words,
+    kept_posts,
+)
+from tweetrerank.indexes.methods import EngineQuery, Method, Topic, id_limit
+from tweetrerank.indexes.posts import Post, with_signals
+from tweetrerank.indexes.records import is_doc_id, listed, value_of, well_formed
+from tweetrerank.indexes.store import COLUMNS, GIVEN, Closing, post_of, row_of
 
 Searches = Iterator[tuple[str, dict[str, Any]]]  # Ids of topics, bodies
 
@@ -34,7 +47,7 @@ def open_index(
     address: EngineAddress, directory: Path, sources: Sequence[Path] | None = None
 ) -> "OwnIndex | ForeignIndex":
     """Open an index, whose posts are kept in ``directory``; ``sources`` are checked in one of ours.
-    Raises CollectionError if there is no such engine, index or field, or it has other posts."""
+    Raises DataError if there is no such engine, index or field, or it has other posts."""
     engine = Engine(address)
     if not address.has_methods:
         return ForeignIndex(engine, engine.describe(), directory)
@@ -49,13 +62,20 @@ class EngineIndex(Closing, ABC):
     _several: bool  # Whether word statistics are those of several shards
 
     def __init__(
-        self, engine: Engine, settings: Json, folder: Path, bypasses: bool, source: list[str] | bool
+        self,
+        engine: Engine,
+        settings: Json,
+        folder: Path,
+        bypasses: bool,
+        source: list[str] | bool,
     ) -> None:
         self._engine, self._address, self._source = engine, engine.address, source
         self._window = int(settings.get("max_result_window", 10_000))
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
-        self.posts = KeptPosts(kept_posts(folder, settings["uuid"], engine.address), self)
+        self.posts = KeptPosts(
+            kept_posts(folder, settings["uuid"], engine.address), self
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled index is opened again."""
@@ -76,19 +96,27 @@ class EngineIndex(Closing, ABC):
         return None
 
     def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
+        self,
+        topics: Iterable[Topic],
+        method: Method,
+        hits: int = 1000,
+        threads: int = 2,
     ) -> dict[str, dict[str, float]]:
-        """As :meth:`indexes.index.LuceneIndex.search`; in an index as it is by its own query. Its
+        """As :meth:`tweetrerank.indexes.lucene_index.LuceneIndex.search`; in an index as it is by its own query. Its
         posts of equal score come from the highest id to the lowest, as text."""
         topics = list(topics)
-        bodies = {id_: body | self._keys for id_, body in self._bodies(topics, method, hits)}
+        bodies = {
+            id_: body | self._keys for id_, body in self._bodies(topics, method, hits)
+        }
         found = search(self._engine, bodies, self._window, threads, self._several)
         scores = {topic.query_id: found.get(topic.query_id, ()) for topic in topics}
-        return {query_id: self._scores(hits, method) for query_id, hits in scores.items()}
+        return {
+            query_id: self._scores(hits, method) for query_id, hits in scores.items()
+        }
 
     @abstractmethod
     def _bodies(self, topics: Sequence[Topic], method: Method, hits: int) -> Searches:
-        """Ids and searches of the topics; raises CollectionError for a method it has not."""
+        """Ids and searches of the topics; raises DataError for a method it has not."""
 
     @abstractmethod
     def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
@@ -118,29 +146,35 @@ class EngineIndex(Closing, ABC):
 
 
 class OwnIndex(EngineIndex):
-    """An index by :func:`indexes.engines.layout.build`."""
+    """An index by :func:`tweetrerank.indexes.engines.layout.build`."""
 
     _several = False
 
     def __init__(
-        self, engine: Engine, description: Json, directory: Path, sources: Sequence[Path] | None
+        self,
+        engine: Engine,
+        description: Json,
+        directory: Path,
+        sources: Sequence[Path] | None,
     ) -> None:
         self.layout = layout = Layout.read(engine.address, description)
         self.manifest, settings = layout.manifest, description["settings"]["index"]
         if not layout.complete:
-            raise CollectionError(
+            raise DataError(
                 f"{engine.address}: this index is not complete; send the posts that it lacks with\n"
                 f"  {self.manifest.rebuild}"
             )
         if sources is not None and (problem := self.manifest.difference(sources)):
-            raise CollectionError(
+            raise DataError(
                 f"{engine.address}: this index was {problem}; choose another `address.index`, or "
                 "delete it if nobody needs it, and build it again with\n"
                 f"  {self.manifest.rebuild}"
             )
         # Any pipeline would give others than the methods' scores. To leave out fields takes an
         # engine longer than to send them.
-        super().__init__(engine, settings, directory, bool(_pipeline(settings)), source=True)
+        super().__init__(
+            engine, settings, directory, bool(_pipeline(settings)), source=True
+        )
 
     @property
     def size(self) -> int:
@@ -154,14 +188,19 @@ class OwnIndex(EngineIndex):
         if self.layout.analyzer == CUT_HERE:
             texts = cut_words(texts, self.manifest.analyzer)
         for topic, text, limit in zip(topics, texts, limits, strict=True):
-            if text.strip():  # A query without words finds nothing, and need not be sent.
+            if (
+                text.strip()
+            ):  # A query without words finds nothing, and need not be sent.
                 up_to = None if limit is None else {"range": {NUMBER: {"lte": limit}}}
                 body = body_of({"match": {field: {"query": text}}}, up_to, hits, sort)
                 # The values of the sort have all that is needed; stored fields need not be read.
                 yield topic.query_id, body | {"stored_fields": "_none_"}
 
     def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
-        scale, keys = self.layout.scale(self._engine, method), [hit["sort"] for hit in hits]
+        scale, keys = (
+            self.layout.scale(self._engine, method),
+            [hit["sort"] for hit in hits],
+        )
         pairs = zip(keys, single_precision(key[0] for key in keys), strict=True)
         return {str(key[-1]): score / scale for key, score in pairs}
 
@@ -171,7 +210,8 @@ class OwnIndex(EngineIndex):
         if not self.manifest.numeric_ids:
             return None
         ends = {
-            order: body_of({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}]) | self._keys
+            order: body_of({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}])
+            | self._keys
             for order in ("asc", "desc")
         }
         found = search(self._engine, ends, self._window)
@@ -187,31 +227,41 @@ class ForeignIndex(EngineIndex):
 
     def __init__(self, engine: Engine, description: Json, directory: Path) -> None:
         address, settings = engine.address, description["settings"]["index"]
-        self._several = description["indexes"] > 1 or int(settings["number_of_shards"]) > 1
+        self._several = (
+            description["indexes"] > 1 or int(settings["number_of_shards"]) > 1
+        )
         self._types = dict(_fields(description["mappings"].get("properties", {})))
         options = ("text_field", "url_field", "id_field", "time_field")
-        fields = {option: name for option in options if (name := getattr(address, option))}
+        fields = {
+            option: name for option in options if (name := getattr(address, option))
+        }
         named = [(f"`address.{option}`", name) for option, name in fields.items()]
         named += [("`signals`", name) for name in address.signals]
         if unknown := [f"{by} {name}" for by, name in named if name not in self._types]:
-            raise CollectionError(
+            raise DataError(
                 f"{address}: found no field {', '.join(unknown)}, "
                 f"expected one of {listed(list(self._types), 20)}"
             )
         kind = self._types[fields.pop("time_field")] if address.time_field else "date"
         if kind not in _NUMBERS | _DATES:
-            raise CollectionError(
+            raise DataError(
                 f"{address}: found the time field {address.time_field} of type {kind}, expected a "
                 "date or a whole number"
             )
-        self._query = {"query": {"match": {fields["text_field"]: {"query": searches.PLACEHOLDER}}}}
+        self._query = {
+            "query": {"match": {fields["text_field"]: {"query": searches.PLACEHOLDER}}}
+        }
         if isinstance(address.query, Path):
             self._query = searches.read_query(address.query)
         reranks = False
         if pipeline := _pipeline(settings):  # A reranker belongs to no first stage.
             content = engine.patiently("GET", f"/_search/pipeline/{pipeline}")[pipeline]
-            reranks = any("rerank" in part for part in content.get("response_processors", ()))
-        super().__init__(engine, settings, directory, reranks, [*fields.values(), *address.signals])
+            reranks = any(
+                "rerank" in part for part in content.get("response_processors", ())
+            )
+        super().__init__(
+            engine, settings, directory, reranks, [*fields.values(), *address.signals]
+        )
 
     def change_numbers(self) -> Mapping[str, int] | None:
         """As :meth:`EngineIndex.change_numbers`: others may write to it."""
@@ -228,24 +278,29 @@ class ForeignIndex(EngineIndex):
 
     def _bodies(self, topics: Sequence[Topic], method: Method, hits: int) -> Searches:
         if not isinstance(method, EngineQuery):
-            raise CollectionError(
+            raise DataError(
                 f"{self._address}: this index is ranked by its own query, expected no method "
                 f"({method.name}); only an index that this program built has those of its own"
             )
         id_field = self._address.id_field
         sort = [{"_score": "desc"}, *([{id_field: "desc"}] if id_field else [])]
         for topic in topics:
-            yield topic.query_id, body_of(self._search(topic), self._limit(topic), hits, sort)
+            yield (
+                topic.query_id,
+                body_of(self._search(topic), self._limit(topic), hits, sort),
+            )
 
     def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
         has_field = bool(self._address.id_field)
         ids = [str(hit["sort"][1] if has_field else hit["_id"]) for hit in hits]
         for doc_id in filterfalse(is_doc_id, ids):
-            raise CollectionError(
+            raise DataError(
                 f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
                 "run has them; name a field of such ids by `address.id_field`"
             )
-        scores = dict(zip(ids, single_precision(hit["_score"] for hit in hits), strict=True))
+        scores = dict(
+            zip(ids, single_precision(hit["_score"] for hit in hits), strict=True)
+        )
         return dict(sorted(scores.items(), key=lambda item: item[::-1], reverse=True))
 
     def _search(self, topic: Topic) -> Any:
@@ -255,14 +310,16 @@ class ForeignIndex(EngineIndex):
             return searches.filled(self._query, text)
         body = {"id": template, "params": {"query": text}}
         answer = self._engine.patiently("POST", "/_render/template", body)
-        return searches.check_search(answer["template_output"], f"the search template {template}")
+        return searches.check_search(
+            answer["template_output"], f"the search template {template}"
+        )
 
     def _limit(self, topic: Topic) -> dict[str, Any] | None:
         field = self._address.time_field
         if topic.max_doc_id is None and (field is None or topic.time is None):
             return None
         if field is None:
-            raise CollectionError(
+            raise DataError(
                 f"topic {topic.query_id} has a time limit, and {self._address} no field for it; "
                 "name one by `address.time_field`, or remove the limit from the topic"
             )
@@ -270,7 +327,7 @@ class ForeignIndex(EngineIndex):
             limit = id_limit(topic, True, self._address)
             return None if limit is None else {"range": {field: {"lte": limit}}}
         if topic.time is None:
-            raise CollectionError(
+            raise DataError(
                 f"topic {topic.query_id} has the time limit {topic.max_doc_id}, and {field} of "
                 f"{self._address} is a date; give the topic a <querytime>"
             )
@@ -281,7 +338,7 @@ class ForeignIndex(EngineIndex):
         address = self._address
         if (source := hit.get("_source")) is None:
             problem = "the index keeps no texts (_source is off); name one that does"
-            raise CollectionError(f"{address}: {problem}")
+            raise DataError(f"{address}: {problem}")
         names = (address.text_field, address.url_field, address.id_field)
         text, url, doc_id = (value_of(source, name) for name in names)
         doc_id = str(doc_id if address.id_field else hit["_id"])
@@ -306,7 +363,7 @@ def _fields(properties: Json, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 class KeptPosts:
     """Posts of an index by id, in a file; those that are not yet there are fetched. The file has
-    the form of :class:`indexes.store.PostStore`, so that a new index starts with the posts that it
+    the form of :class:`tweetrerank.indexes.store.PostStore`, so that a new index starts with the posts that it
     was built from; ``user_version`` is 1 once all are there. It may be used by one thread at a
     time. Whether posts have changed is looked up once, at the first use."""
 
@@ -314,7 +371,9 @@ class KeptPosts:
         self.path, self._index = path, index
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._told():
-            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=60)
+            self._connection = sqlite3.connect(
+                path, check_same_thread=False, timeout=60
+            )
             self._connection.executescript(
                 "CREATE TABLE IF NOT EXISTS posts"
                 " (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT,"
@@ -352,15 +411,22 @@ class KeptPosts:
         """Read posts anew that have changed since they were read; say so, and since when."""
         if (numbers := self._index.change_numbers()) is None:
             return
-        before = {shard: int(number) for shard, number in self._select("SELECT * FROM changes")}
+        before = {
+            shard: int(number)
+            for shard, number in self._select("SELECT * FROM changes")
+        }
         if before == numbers:
             return
         count, whole = "SELECT count(*) FROM posts", False
         kept = self._select(count)[0][0]
         moment = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
-        is_later = all(numbers[shard] >= before[shard] for shard in before.keys() & numbers)
+        is_later = all(
+            numbers[shard] >= before[shard] for shard in before.keys() & numbers
+        )
         if self._has_all() and before and before.keys() == numbers.keys() and is_later:
-            changed = min(before[shard] for shard in before if numbers[shard] != before[shard])
+            changed = min(
+                before[shard] for shard in before if numbers[shard] != before[shard]
+            )
             self._keep(self._index.fetch_all({"range": {"_seq_no": {"gt": changed}}}))
             kept = self._select(count)[0][0]
             whole = kept == self._index.size
@@ -380,13 +446,16 @@ class KeptPosts:
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
         query = f"SELECT {COLUMNS} FROM posts WHERE doc_id {GIVEN}"
-        return {row[0]: post_of(row) for row in self._select(query, [json.dumps(wanted)])}
+        return {
+            row[0]: post_of(row) for row in self._select(query, [json.dumps(wanted)])
+        }
 
     def _keep(self, posts: Iterable[Post]) -> None:
         """Write posts; all of them or, on an error, none."""
         with self._told(), self._connection:
             self._connection.executemany(
-                f"INSERT OR REPLACE INTO posts ({COLUMNS}) VALUES (?, ?, ?, ?)", map(row_of, posts)
+                f"INSERT OR REPLACE INTO posts ({COLUMNS}) VALUES (?, ?, ?, ?)",
+                map(row_of, posts),
             )
 
     def _select(self, query: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]]:
@@ -399,7 +468,7 @@ class KeptPosts:
         try:
             yield
         except sqlite3.Error as error:
-            raise CollectionError(
+            raise DataError(
                 f"{self.path}: posts of the engine cannot be kept in this file ({error}); free "
                 "space, or remove the file"
             ) from None

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from indexes.files import atomic_directory, write_bytes
-from indexes.manifest import json_sha256
-from pipeline.collections.collection import OWN, models_directory
-from pipeline.collections.trec import Run, single_precision
-from pipeline.errors import DataError, UsageError
-from rerankers import checkpoint as checkpoints
-from rerankers.reranker import TUNING_FILE, minmax, mix
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import atomic_directory, write_bytes
+from tweetrerank.indexes.manifest import json_sha256
+from tweetrerank.pipeline.collections.collection import OWN, models_directory
+from tweetrerank.pipeline.collections.trec import Run, single_precision
+from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers.reranker import TUNING_FILE, minmax, mix
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]
@@ -49,8 +50,12 @@ class Tuning:
     first_stage: str = ""
     checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
     date: str = ""
-    calibration: Calibration | None = None  # None: the scores do not grow with relevance
-    path: Path | None = dataclasses.field(default=None, compare=False)  # Its file, once it is read
+    calibration: Calibration | None = (
+        None  # None: the scores do not grow with relevance
+    )
+    path: Path | None = dataclasses.field(
+        default=None, compare=False
+    )  # Its file, once it is read
 
     @property
     def origin(self) -> str:
@@ -63,7 +68,9 @@ class Tuning:
         del fields["path"]
         fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
         fields["sha256"] = json_sha256(fields)
-        return (json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        return (
+            json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        ).encode()
 
     def save(self, path: Path | str) -> None:
         """Write the tuning, atomically; a checkpoint trained here gets it as one of its files."""
@@ -81,8 +88,13 @@ class Tuning:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content.pop("sha256", None) not in (None, json_sha256(content)):
                 raise ValueError("it was changed")
-            curve = {float(weight): float(value) for weight, value in content["curve"].items()}
-            tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
+            curve = {
+                float(weight): float(value)
+                for weight, value in content["curve"].items()
+            }
+            tuples = {
+                k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")
+            }
             if not 0 <= (weight := float(content["weight"])) <= 1:
                 raise ValueError(f"the weight {weight} is not from 0 to 1")
             if calibration := content.get("calibration"):
@@ -112,13 +124,16 @@ def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
 
 def tuning_of(checkpoint: Path, collection: str = "") -> Tuning | None:
     """The tuning of a checkpoint, or None if none was tuned; DataError if it is of another one."""
-    path = next((path for path in tuning_files(checkpoint, collection) if path.exists()), None)
+    path = next(
+        (path for path in tuning_files(checkpoint, collection) if path.exists()), None
+    )
     if path is None:
         return None
     tuning, expected = Tuning.load(path), "/".join(checkpoint.resolve().parts[-2:])
     is_own, names = path.parent.name == OWN.strip("/"), ", ".join(tuning.collections)
     if path.parent != checkpoint and (
-        tuning.checkpoint != expected or (is_own and path.stem not in tuning.collections)
+        tuning.checkpoint != expected
+        or (is_own and path.stem not in tuning.collections)
     ):
         raise DataError(
             f"{path}: found a λ of {tuning.checkpoint} tuned on {names}, expected one of "

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.stats import rankdata
 
-from pipeline.errors import DataError
-from rerankers.features.meaning import unit
-from rerankers.reranker import Progress, silent
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.spaces import AdaptedSpace, general, quantized
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.rerankers.features.meaning import unit
+from tweetrerank.rerankers.reranker import Progress, silent
+from tweetrerank.rerankers.text.lexicon import Lexicon
+from tweetrerank.rerankers.text.spaces import AdaptedSpace, general, quantized
 
 Array = npt.NDArray[np.float32]
 
@@ -46,7 +46,9 @@ def fit(
     matrix = _counts(lexicon)
     known = (encodings != 0).any(axis=1) & (lexicon.texts.lengths > 0)
     if not known.any():
-        raise DataError(f"found no posts with words among {len(texts)}, expected one at least")
+        raise DataError(
+            f"found no posts with words among {len(texts)}, expected one at least"
+        )
     matrix, targets = matrix[known], encodings[known].astype(np.float32)
     targets -= targets.mean(axis=0)
     mapped = matrix @ general().vectors(lexicon.words)
@@ -56,11 +58,15 @@ def fit(
     often = np.flatnonzero(np.asarray((matrix > 0).sum(axis=0)).ravel() >= least)
     matrix = matrix[:, often]
     added = _ridge(matrix, targets - mapped @ linear, ridge, progress)
-    return AdaptedSpace([lexicon.words[row] for row in often.tolist()], *quantized(added), linear)
+    return AdaptedSpace(
+        [lexicon.words[row] for row in often.tolist()], *quantized(added), linear
+    )
 
 
 def check(
-    texts: Sequence[str], encodings: npt.NDArray[np.floating], progress: Progress = silent
+    texts: Sequence[str],
+    encodings: npt.NDArray[np.floating],
+    progress: Progress = silent,
 ) -> tuple[float, float]:
     """Fit to all but a few posts, and compare with the teacher on these: share of the variance of
     their encodings that is explained, and Spearman's ρ of the teacher's and the fit's order of
@@ -76,7 +82,9 @@ def check(
         return fitted, encodings[rows].astype(np.float32) - center
 
     fitted, targets = both(held_out)
-    explained = 1 - np.square(targets - fitted).sum() / max(np.square(targets).sum(), 1e-9)
+    explained = 1 - np.square(targets - fitted).sum() / max(
+        np.square(targets).sum(), 1e-9
+    )
     fitted_others, target_others = both(others[:COMPARED])
     pairs = ((targets, target_others), (fitted, fitted_others))
     ranks = [rankdata(unit(a) @ unit(b).T, axis=1) for a, b in pairs]
@@ -94,7 +102,9 @@ def _counts(lexicon: Lexicon) -> sparse.csr_array:
     return found
 
 
-def _ridge(matrix: sparse.csr_array, targets: Array, ridge: float, progress: Progress) -> Array:
+def _ridge(
+    matrix: sparse.csr_array, targets: Array, ridge: float, progress: Progress
+) -> Array:
     """The vectors [V, E] that minimise ``|matrix · vectors − targets|² + ridge · |vectors|²``."""
     turned = matrix.T.tocsr()
     diagonal = np.asarray(matrix.multiply(matrix).sum(axis=0)).ravel() + ridge

@@ -4,20 +4,32 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.command.options import argument, existing_file, non_negative_int, option, positive_int
-from pipeline.ranking.options import EngineOptions
-from rerankers.networks.training.settings import Settings
+from tweetrerank.pipeline.command.options import (
+    argument,
+    existing_file,
+    non_negative_int,
+    option,
+    positive_int,
+)
+from tweetrerank.pipeline.ranking.ranking_options import EngineOptions
+from tweetrerank.rerankers.networks.training.settings import Settings
 
 TRAINING = "training."  # Before the name of a setting of the training
-SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]
+SETTINGS = [
+    field.name for field in dataclasses.fields(Settings) if field.name != "seed"
+]
 
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
     """The model, the collections to train on, and settings of the model and of its training."""
 
-    model: str = argument("model to train: a file of rerankers/networks/models or rerankers/trees")
-    test: str | None = option("collection to leave out; without it all judged ones are trained on")
+    model: str = argument(
+        "model to train: a file of rerankers/networks/models or rerankers/trees"
+    )
+    test: str | None = option(
+        "collection to leave out; without it all judged ones are trained on"
+    )
     collection: str | None = option(
         "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on, or "
         "file of an own one with judgments",
@@ -30,7 +42,10 @@ class Options(EngineOptions):
         choices=("given", "drawn"),
     )
     train_on: tuple[str, ...] = option(
-        "train on these microblog collections alone", many=True, following=True, metavar="NAME"
+        "train on these microblog collections alone",
+        many=True,
+        following=True,
+        metavar="NAME",
     )
     forget_topics: bool = option(
         "keep no topics and judgments of an own collection in the checkpoint of a fusion or of "
@@ -53,7 +68,9 @@ class Options(EngineOptions):
         default=5,
         parse=positive_int,
     )
-    configuration: str | None = option("named configuration of the model (default: its first)")
+    configuration: str | None = option(
+        "named configuration of the model (default: its first)"
+    )
     set: tuple[str, ...] = option(
         "change one setting of the configuration, NAME=VALUE, or of the training, "
         "training.NAME=VALUE (default: as in the model's paper): "
@@ -72,7 +89,9 @@ class Options(EngineOptions):
         "then word<TAB>df) (default: posts for window, wordfreq for others)"
     )
     seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
-    device: str = option("where to train", default="auto", choices=("auto", "cpu", "cuda"))
+    device: str = option(
+        "where to train", default="auto", choices=("auto", "cpu", "cuda")
+    )
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     output: Path | None = option("checkpoint folder to write", parse=Path)
