@@ -41,6 +41,9 @@ FORMAT = (
 )
 ADAPTED_FILE, FREQUENCIES = "adapted.safetensors", "frequencies.tsv"
 GENERAL, OF_POSTS = "wordfreq", "posts"  # Sources of word frequencies besides a file
+TUNING_ONLY = {"held_out.run.gz"}
+"""Files that scoring does not read; those of the shipped models are in a checkout alone."""
+
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
@@ -283,8 +286,9 @@ def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
         )
     _require(path, _sha256_of_config(config), config.get("sha256"))
     for name, expected in config["files"].items():
-        if name not in replaced:
-            part = directory / name
+        part = directory / name
+        is_left_out = name in TUNING_ONLY and not part.exists()
+        if name not in replaced and not is_left_out:
             _require(part, _sha256(part) if part.is_file() else "no file", expected)
     present = {each.name for each in directory.iterdir() if each.is_file()}
     foreign = {name for name in present if not name.startswith(".")} - config[

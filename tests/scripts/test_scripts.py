@@ -78,7 +78,13 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 SEARCH = "-m pipeline.search --topics sample"
-ALL = ["python a check out", "python installer.txt", "python torch", "uv packages.txt"]
+ALL = [
+    "python a check out",
+    "python build.txt",
+    "python installer.txt",
+    "python torch",
+    "uv packages.txt",
+]
 
 
 def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None:
