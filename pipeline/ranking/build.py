@@ -300,14 +300,7 @@ def neural_mixture(
             "pip install 'tweetrerank[neural]'"
         )
         return None
-    model = load_model(
-        name,
-        collection,
-        device=device,
-        threads=threads,
-        idf=idf,
-        batch_size=batch_size,
-    )
+    model = load_model(name, collection, None, device, threads, idf, batch_size)
     method = METHODS[DEFAULT_METHOD]()
     retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
     return Ranker(retriever, tuned(model, collection), collection)

@@ -100,7 +100,7 @@ def _path(place: IndexPlace, files: Sequence[Path]) -> Path:
 
 
 def _texts_of(collection: Collection) -> Sequence[str]:
-    """Return texts of the collection's posts; none if a search engine alone has them."""
+    """Return texts of the posts, as far as they are not in a search engine alone."""
     if not collection.engine:
         return _some_texts(collection)
     return _some_texts(collection.post_source) if collection.post_source else ()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.engines.engine_index import EngineIndex
@@ -38,7 +38,6 @@ from tweetrerank.pipeline.ranking.retrievers import (
 from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.reranker import Model
-from tweetrerank.rerankers.trees.fusion import Config
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 SIGNAL = "signal:"  # Prefix of the feature families that read a ranker's scores
@@ -60,8 +59,8 @@ class UnionRetriever:
     name: str = "mean of min-max scores"  # Origin of the first score, for reports
 
     @classmethod
-    def of(cls, collection: Collection, config: Config) -> Self:
-        """Return the retriever of a fusion's configuration.
+    def of(cls, collection: Collection, config: Any) -> Self:
+        """Return the retriever of a :class:`tweetrerank.rerankers.trees.fusion.Config`.
 
         Rankers are the feature families ``signal:NAME``. Raises UsageError for unknown
         names, or without a ranker.

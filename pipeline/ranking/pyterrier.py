@@ -61,7 +61,7 @@ def _posts(frame: "pandas.DataFrame", numbers: list[str]) -> dict[str, Post]:
     urls = [""] * len(frame)
     if "url" in frame:
         urls = frame["url"].fillna("")
-    signals = [{}] * len(frame)
+    signals: list[dict[str, float]] = [{}] * len(frame)
     names = [name for name in numbers if name in frame]
     if names:
         signals = frame[names].to_dict("records")

@@ -76,7 +76,7 @@ class Evaluation:
 
 def evaluate(
     ranking: Scores,
-    *measures: str | Sequence[str],
+    *measures: str,
     qrels: Judgments | None = None,
     title: str = "run",
 ) -> Evaluation:
@@ -85,8 +85,8 @@ def evaluate(
     Args:
         ranking: result of a ranker, or a run, see
             :func:`tweetrerank.pipeline.collections.trec.run_of`.
-        measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``, or a list of
-            them; by default the collection's.
+        measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``, or one list
+            of them; by default the collection's.
         qrels: query_id -> doc_id -> grade, rows, or a file; by default the
             collection's.
         title: name of a run in the table.
@@ -97,6 +97,8 @@ def evaluate(
     """
     from tweetrerank.pipeline.ranking.ranker import Ranking
 
+    if len(measures) == 1 and not isinstance(measures[0], str):
+        (measures,) = measures
     collection: Collection | None = None
     milliseconds: dict[str, float] = {}
     if isinstance(ranking, Ranking):
@@ -108,27 +110,15 @@ def evaluate(
     else:
         stages = {title: run_of(ranking)}
     grades = _grades(qrels, collection)
-    names = _names(measures)
-    if not names:
-        names = collection.measures if collection else DEFAULT_MEASURES
-    evaluator = Evaluator(grades, names)
+    if not measures:
+        measures = tuple(collection.measures) if collection else DEFAULT_MEASURES
+    evaluator = Evaluator(grades, measures)
     topics_text = counted(len(grades), "judged topic")
     return Evaluation(
         f"{collection.name}, {topics_text}" if collection else topics_text,
         {name: evaluator(run) for name, run in stages.items()},
         milliseconds,
     )
-
-
-def _names(measures: Sequence[str | Sequence[str]]) -> Sequence[str]:
-    """Return the names of measures, which may come as one list."""
-    names: list[str] = []
-    for measure in measures:
-        if isinstance(measure, str):
-            names.append(measure)
-        else:
-            names += measure
-    return names
 
 
 def _grades(qrels: Judgments | None, collection: "Collection | None") -> Qrels:
