@@ -77,7 +77,7 @@ class Evaluation:
 def evaluate(
     ranking: Scores,
     *measures: str,
-    qrels: Judgments | None = None,
+    qrels: "Judgments | None" = None,
     title: str = "run",
 ) -> Evaluation:
     """Measure a ranking, stage by stage, or a run.
@@ -121,7 +121,7 @@ def evaluate(
     )
 
 
-def _grades(qrels: Judgments | None, collection: "Collection | None") -> Qrels:
+def _grades(qrels: "Judgments | None", collection: "Collection | None") -> Qrels:
     """Return judgments, by default the collection's."""
     if qrels is not None:
         return qrels_of(qrels)

@@ -32,9 +32,9 @@ DRAWN = 5  # Wrong answers to each right one, in :func:`draw_answers`
 UNJUDGED = 10
 """With click logs, one of so many posts that no user saw is trained on. If there were
 none, a model would learn nothing about such posts. With all, the relevant ones among
-them outweigh the clicked ones. If users see ten posts, their judgments gave 85, 97 and 77 % of the
-gain of all judgments with none, every tenth and all of the others (SemEval), and 101,
-115 and 111 % (Twitter URL)."""
+them outweigh the clicked ones. If users see ten posts, their judgments gave 85, 97 and
+77 % of the gain of all judgments with none, every tenth and all of the others
+(SemEval), and 101, 115 and 111 % (Twitter URL)."""
 
 
 @dataclass(frozen=True)
