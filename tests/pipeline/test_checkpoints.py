@@ -62,7 +62,8 @@ def add(folder: Path, *trained_on: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("has_vectors", "name"), [(False, "all"), (True, "all-adapted")]
+    ("has_vectors", "name"),
+    [(False, "all"), (True, "all-adapted")],
 )
 def test_adapted_fusions_are_preferred_with_adapted_vectors(
     has_vectors: bool, name: str, shipped: Path
@@ -151,7 +152,11 @@ def test_default_model_of_a_search(
     assert default_reranker(find(name, data_dir), is_mixed) == model
 
 
-LEXICAL: Run = {"1": {"a": 10.0, "b": 5.0, "c": 0.0}, "2": {"x": 3.0}, "3": {}}
+LEXICAL: Run = {
+    "1": {"a": 10.0, "b": 5.0, "c": 0.0},
+    "2": {"x": 3.0},
+    "3": {},
+}
 NEURAL: Run = {
     "1": {"c": 0.9, "b": 0.6, "a": -0.1, "other": 99.0},
     "2": {"x": -1.0},
@@ -169,7 +174,10 @@ def test_mixing_by_hand() -> None:
 # The widest range, and the smallest numbers
 @pytest.mark.parametrize(
     "scores",
-    [{"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}],
+    [
+        {"a": -3.4e38, "b": 0.0, "c": 3.4e38},
+        {"a": 0.0, "b": 5e-324, "c": 1e-323},
+    ],
 )
 def test_normalized_scores_are_finite(scores: dict[str, float]) -> None:
     assert all(map(math.isfinite, normalize(scores).values()))
@@ -204,7 +212,10 @@ def test_scores_that_are_not_finite(is_neural: bool, score: float) -> None:
         interpolate(lexical, neural, 0.5)
 
 
-FIRST: Run = {"1": {"a": 1 / 3, "b": 0.1, "c": 0.0}, "2": {"x": 3.0, "a": 1.0}}
+FIRST: Run = {
+    "1": {"a": 1 / 3, "b": 0.1, "c": 0.0},
+    "2": {"x": 3.0, "a": 1.0},
+}
 
 
 @pytest.fixture(scope="module")

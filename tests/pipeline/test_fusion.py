@@ -29,7 +29,11 @@ RESULTS: dict[str, Run] = {
 POSTS = {doc_id: Post(doc_id, f"text of {doc_id}") for doc_id in "abcdx"}
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
 TWO = "lambdarank,binary"
-CHANGES: dict[str, Any] = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0.5}
+CHANGES: dict[str, Any] = {
+    "trees": 40,
+    "minimum_leaf": 5,
+    "feature_fraction": 0.5,
+}
 
 
 class Posts:
@@ -179,7 +183,10 @@ def union_of(families: str, candidate_rankers: str = "") -> UnionRetriever:
 
 @pytest.mark.parametrize(
     ("candidate_rankers", "sources"),
-    [("", ["ql", "run_rm3"]), ("run_rm3", ["run_rm3"])],
+    [
+        ("", ["ql", "run_rm3"]),
+        ("run_rm3", ["run_rm3"]),
+    ],
 )
 def test_rankers_are_read_from_the_settings(
     candidate_rankers: str, sources: list[str]

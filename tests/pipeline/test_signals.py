@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,7 +173,7 @@ def test_a_model_reads_numbers_and_frequencies(model: Model) -> None:
     """The folder has the frequencies of its posts, for services elsewhere."""
     assert {"number:created", f"number:{LIKES}"} <= set(model.families)
     assert model.idf.source == f"posts:en:{model.directory / 'frequencies.tsv'}"
-    assert {"lol", *QUERY.lower().split()} <= set(model.idf.known())
+    assert {"lol"} | set(QUERY.lower().split()) <= set(model.idf.known())
     tuned = json.loads((model.directory / "lambda.json").read_text())
     assert tuned["cross_validated"] > 0.9
     assert tuned["curve"]["0"] < 0.5
@@ -186,16 +187,17 @@ def test_a_search_ranks_by_numbers(mine: Path) -> None:
 def test_reranking_reports_missing_numbers(
     mine: Path, home: Path, command: Command
 ) -> None:
-    options = ["--collection", mine]
-    command("search", *options, "--reranker", "none", "--output", home / "ql", code=0)
-    reranked = home / "reranked"
-    result = command("rerank", *options, home / "ql", "--output", reranked, code=0)
+    run = home / "ql"
+    search = partial(command, "search", "--collection", mine, code=0)
+    search("--reranker", "none", "--output", run)
+    rerank = partial(command, "rerank", "--collection", mine, code=0)
+    result = rerank(run, "--output", home / "reranked")
     assert "stats.likes of 1,200 of 9,600 posts" in result.err
 
 
 def test_an_explanation_shows_the_effect(mine: Path, command: Command) -> None:
-    arguments = ["--collection", mine, "--query-id", 0, "--show", 1]
-    printed = command("explain", *arguments, code=0).out
+    explain = partial(command, "explain", "--collection", mine, code=0)
+    printed = explain("--query-id", 0, "--show", 1).out
     assert f"number:{LIKES}" in printed
     assert re.search(r"stats\.likes \d+, \d+(st|nd|rd|th) of 350\n", printed)
 
@@ -219,9 +221,8 @@ def test_batch(
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"query_id": 1, "query": QUERY, "posts": posts}))
     output = tmp_path / "scored.jsonl"
-    files = ["--input", rows, "--output", output]
-    folder = served.default.source.folder
-    result = command("batch", *files, "--checkpoint", folder, code=0)
+    batch = partial(command, "batch", "--input", rows, "--output", output, code=0)
+    result = batch("--checkpoint", served.default.source.folder)
     assert "stats.likes: unknown of 12 posts" in result.err
     scored = json.loads(output.read_text())["posts"]
     scores = [-post["score"] for post in scored]
