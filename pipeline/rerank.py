@@ -241,16 +241,16 @@ def _report(
 
 def _ranker(options: Options, collection: Collection) -> "Ranker":
     """The ranker of given runs; warns if nothing of the runs' own order goes into the new one."""
-    from tweetrerank.pipeline.ranking.build import ranker
+    from tweetrerank.pipeline.ranking.build import RankerSpecification
 
-    found = ranker(
+    found = RankerSpecification(
         collection,
         options.reranker,
         weight=options.weight,
         default_weight=DEFAULT_WEIGHT,
         checkpoint=options.checkpoint,
         **options.loading(),
-    )
+    ).build()
     assert found.model
     if options.weight == 1 and not found.model.signals:
         say(

@@ -73,7 +73,7 @@ def main(options: Options) -> None:
         held_out_scores,
         without_gain,
     )
-    from tweetrerank.pipeline.training.fusion_lists import MOST_TOPICS
+    from tweetrerank.pipeline.training.training_lists import MOST_TOPICS
 
     names = (
         named.general()

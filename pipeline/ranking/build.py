@@ -1,17 +1,26 @@
-"""The one function that makes a ranker of a collection, of names, and of checkpoints."""
+"""Rankers from a collection, names and checkpoints; the models that a service loads."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.methods import METHODS
-from tweetrerank.pipeline import defaults
 from tweetrerank.pipeline.collections.collection import Collection
 from tweetrerank.pipeline.collections.named import open_collection
+from tweetrerank.pipeline.defaults import (
+    AUTO,
+    DEFAULT_FUSION,
+    DEFAULT_METHOD,
+    DEFAULT_RERANKER,
+    DEFAULT_WINDOW,
+    NONE,
+    UNTUNED_WEIGHT,
+)
 from tweetrerank.pipeline.evaluation.measures import heading
 from tweetrerank.pipeline.ranking.checkpoints import (
     best_trained,
@@ -23,11 +32,7 @@ from tweetrerank.pipeline.ranking.frequencies import named_frequencies
 from tweetrerank.pipeline.ranking.fusion_ranker import Fusion, UnionRetriever
 from tweetrerank.pipeline.ranking.interpolation import tuning_files, tuning_of
 from tweetrerank.pipeline.ranking.ranker import Ranker
-from tweetrerank.pipeline.ranking.retrievers import (
-    IndexRetriever,
-    Retriever,
-    retriever_for,
-)
+from tweetrerank.pipeline.ranking.retrievers import IndexRetriever, retriever_for
 from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
@@ -39,36 +44,45 @@ from tweetrerank.rerankers.text.vocabulary import Idf
 
 def ranker(
     collection: str | Path | Collection,
-    reranker: str = defaults.AUTO,
+    reranker: str = AUTO,
     first_stage: str | None = None,
     weight: float | None = None,
     *,
     candidates: str | None = None,
-    parameters: Mapping[str, Any] | Sequence[str] = (),
+    parameters: Mapping[str, object] | Sequence[str] = (),
     checkpoint: Path | str | None = None,
-    default_weight: float | None = None,
-    skip_unknown: bool = False,
     data: Path | str | None = None,
-    **loading: Any,
+    device: str = "auto",
+    threads: int | None = None,
+    idf: str | None = None,
+    batch_size: int = 256,
 ) -> Ranker:
-    """The ranker of a collection; without further arguments the best there is.
+    """Build the ranker of a collection; without further arguments the best there is.
 
     Args:
-        collection: name (``mb2012``), file (``my-posts.toml``), or an opened collection.
-        reranker: name of a model, ``none`` for the first stage alone, or ``auto``: what was trained
-            on the collection and is best on held-out topics, else the shipped fusion.
+        collection: name (``mb2012``), file (``my-posts.toml``), or an opened
+            collection.
+        reranker: name of a model, ``none`` for the first stage alone, or ``auto``: the
+            model trained on the collection that is best on held-out topics, else the
+            shipped fusion.
         first_stage: method of search, ``ql``, ``bm25``, ``rm3`` or ``axiom``.
-        weight: λ, the new score's share; None is the checkpoint's tuned one.
-        candidates: a TREC run to rerank, or the name of an official one, in place of a search.
+        weight: λ, the share of the new score; None takes the checkpoint's tuned one.
+        candidates: a TREC run to rerank, or the name of an official one, in place of a
+            search.
         parameters: changes to the first stage's parameters, such as ``{"mu": 50}``.
-        checkpoint: folder of a trained model; None is the one that has not seen the topics.
-        default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
-        skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-        loading: see :func:`tweetrerank.pipeline.ranking.checkpoints.load_model`.
+        checkpoint: folder of a trained model; None takes the one that has not seen the
+            topics.
+        data: data folder of named collections; None takes ``$TWEETRERANK_DATA``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``, for networks.
+        threads: number of threads; None uses all cores.
+        idf: source of word frequencies, see
+            :func:`tweetrerank.pipeline.ranking.checkpoints.load_model`.
+        batch_size: pairs in a forward pass of a network.
 
     Raises:
         UsageError: the arguments contradict one another.
-        DataError: a file or a checkpoint is missing or damaged.
+        DataError: a file or an index is missing or damaged.
+        RerankerError: a checkpoint is damaged.
     """
     if isinstance(collection, str | Path):
         collection = open_collection(str(collection), data=Path(data) if data else None)
@@ -76,119 +90,233 @@ def ranker(
         raise UsageError(
             f"`collection`: found {collection!r}, expected its name, file or object"
         )
-    if weight is not None and not (
-        isinstance(weight, int | float) and 0 <= weight <= 1
-    ):
-        raise UsageError(f"`weight`: found {weight!r}, expected a number from 0 to 1")
-    folder = Path(checkpoint) if checkpoint else None
+    if weight is not None:
+        _check_weight(weight)
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]
-    chosen = {
-        "first_stage": first_stage,
-        "parameters": parameters,
-        "weight": weight is not None,
-    }
-    given = [name for name, value in chosen.items() if value]
-    if reranker == defaults.AUTO:
-        has_weight = weight is not None or default_weight is not None
-        is_mixed = bool(given or candidates or has_weight)
-        reranker = defaults.DEFAULT_RERANKER
-        reranker = (
-            reranker if folder else default_reranker(collection, is_mixed, has_weight)
-        )
-    if registry.reads(reranker) == "searches":
-        if given:
-            problem = f"{reranker} takes the rankers of its training; leave it out"
-            raise UsageError([f"`{argument}`: {problem}" for argument in given])
-        model = load_model(reranker, collection, folder, **loading)
-        if collection.given_candidates is not None:
-            raise UsageError(
-                f"`reranker`: found {reranker}, but {collection.name} is not searched, its "
-                "candidates are given; use another model"
-            )
-        union, known = UnionRetriever.of(collection, model.config), list[Retriever]()
-        if candidates:
-            known = [retriever_for(collection, candidates, skip_unknown=skip_unknown)]
-        return Fusion(union, model, collection, *known)
-    retriever = retriever_for(
-        collection, candidates, first_stage, parameters, skip_unknown
+    specification = RankerSpecification(
+        collection,
+        reranker,
+        first_stage=first_stage,
+        weight=weight,
+        candidates=candidates,
+        parameters=parameters,
+        checkpoint=Path(checkpoint) if checkpoint else None,
+        device=device,
+        threads=threads,
+        idf=idf,
+        batch_size=batch_size,
     )
-    if reranker == defaults.NONE:
-        return Ranker(retriever, None, collection)
-    model = load_model(reranker, collection, folder, **loading)
-    if weight is not None:
-        model = Mixed.of(model, weight)
-    elif default_weight is not None:
-        model = model.mixed(default_weight, "given")
-    else:
-        model = tuned(model, collection, has_scores=bool(candidates))
-    return Ranker(retriever, model, collection)
+    return specification.build()
+
+
+def _check_weight(weight: object) -> None:
+    """Raise UsageError for a λ that is not from 0 to 1."""
+    if not isinstance(weight, int | float) or not 0 <= weight <= 1:
+        raise UsageError(f"`weight`: found {weight!r}, expected a number from 0 to 1")
+
+
+@dataclass(frozen=True)
+class RankerSpecification:
+    """Checked arguments of :func:`ranker`, with those that only commands have."""
+
+    collection: Collection
+    reranker: str = AUTO
+    first_stage: str | None = None
+    weight: float | None = None
+    default_weight: float | None = None
+    """λ without a ``weight``, in place of the tuned one. Fusions ignore it."""
+    candidates: str | None = None
+    skip_unknown: bool = False
+    """Whether to leave out posts of ``candidates`` that the collection lacks."""
+    parameters: Sequence[str] = ()  # ``NAME=VALUE``
+    checkpoint: Path | None = None
+    device: str = "auto"
+    threads: int | None = None
+    idf: str | None = None
+    batch_size: int = 256
+
+    def build(self) -> Ranker:
+        """Open the index or the run, load the model, and combine them.
+
+        Raises as :func:`ranker`.
+        """
+        name = self._model_name()
+        if registry.reads(name) == "searches":
+            return self._fusion(name)
+        retriever = retriever_for(
+            self.collection,
+            self.candidates,
+            self.first_stage,
+            self.parameters,
+            self.skip_unknown,
+        )
+        model = None if name == NONE else self._weighted(self._load(name))
+        return Ranker(retriever, model, self.collection)
+
+    def _model_name(self) -> str:
+        """Return the name of the model; ``auto`` depends on the other arguments."""
+        if self.reranker != AUTO:
+            return self.reranker
+        if self.checkpoint:
+            return DEFAULT_RERANKER
+        has_weight = self.weight is not None or self.default_weight is not None
+        is_mixed = has_weight or bool(self.candidates or self._mixture_arguments())
+        return default_reranker(self.collection, is_mixed, has_weight)
+
+    def _mixture_arguments(self) -> list[str]:
+        """Return the names of the arguments that concern one first stage or λ."""
+        names = []
+        if self.first_stage:
+            names.append("first_stage")
+        if self.parameters:
+            names.append("parameters")
+        if self.weight is not None:
+            names.append("weight")
+        return names
+
+    def _fusion(self, name: str) -> Fusion:
+        """Return a fusion, over its own searches or the given candidates."""
+        problem = f"{name} takes the rankers of its training; leave it out"
+        problems = [
+            f"`{argument}`: {problem}" for argument in self._mixture_arguments()
+        ]
+        if problems:
+            raise UsageError(problems)
+        model = self._load(name)
+        if self.collection.given_candidates is not None:
+            raise UsageError(
+                f"`reranker`: found {name}, but {self.collection.name} is not "
+                "searched, its candidates are given; use another model"
+            )
+        union = UnionRetriever.of(self.collection, model.config)
+        first_stage = None
+        if self.candidates:
+            first_stage = retriever_for(
+                self.collection, self.candidates, skip_unknown=self.skip_unknown
+            )
+        return Fusion(union, model, self.collection, first_stage)
+
+    def _load(self, name: str) -> Model:
+        """Load the model for the collection."""
+        return load_model(
+            name,
+            self.collection,
+            self.checkpoint,
+            self.device,
+            self.threads,
+            self.idf,
+            self.batch_size,
+        )
+
+    def _weighted(self, model: Model) -> Model:
+        """Return the model with its λ."""
+        if self.weight is not None:
+            return Mixed.of(model, self.weight)
+        if self.default_weight is not None:
+            return model.mixed(self.default_weight, "given")
+        return tuned(model, self.collection, has_scores=bool(self.candidates))
 
 
 def default_reranker(
     collection: Collection, is_mixed: bool = False, has_weight: bool = False
 ) -> str:
-    """The model of ``auto``; a mixed one reranks one first stage, and a fusion has no λ."""
+    """Return the name of the model for ``auto``.
+
+    Args:
+        collection: collection to rank.
+        is_mixed: whether one first stage is reranked, which excludes fusions.
+        has_weight: whether there is a λ, which excludes models of lists.
+    """
 
     def fits(name: str) -> bool:
-        excluded = ["searches"] * is_mixed + ["lists"] * has_weight
-        return registry.reads(name) not in excluded
-
-    if collection.file and (best := best_trained(collection.key, fits)):
-        name, tuning = best
-        say(
-            f"{name}, trained on {collection.title}: {heading(tuning.measure)} "
-            f"{tuning.cross_validated:.4f} on held-out topics, {tuning.curve[0.0]:.4f} without it"
+        reads = registry.reads(name)
+        is_excluded = (is_mixed and reads == "searches") or (
+            has_weight and reads == "lists"
         )
-        return name
+        return not is_excluded
+
     if collection.file:
+        best = best_trained(collection.key, fits)
+        if best:
+            name, tuning = best
+            say(
+                f"{name}, trained on {collection.title}: {heading(tuning.measure)} "
+                f"{tuning.cross_validated:.4f} on held-out topics, "
+                f"{tuning.curve[0.0]:.4f} without it"
+            )
+            return name
         note_elsewhere(collection)
-    # Without feedback, which no engine offers, window is better on average, and takes one search;
-    # TREC Microblog's official runs have feedback.
-    has_feedback = bool(collection.runs) or {*METHODS} <= {*collection.methods}
-    fusions = [defaults.DEFAULT_FUSION] if collection.methods and has_feedback else []
-    for name in (*fusions, defaults.DEFAULT_WINDOW):
+    defaults = [DEFAULT_WINDOW]
+    if _has_feedback(collection):
+        defaults.insert(0, DEFAULT_FUSION)
+    for name in defaults:
         if fits(name) and _is_trained(name, collection):
             return name
-    return defaults.DEFAULT_RERANKER
+    return DEFAULT_RERANKER
+
+
+def _has_feedback(collection: Collection) -> bool:
+    """Whether the searches of a collection include feedback.
+
+    Without it, as in a search engine, window is better on average than a fusion and
+    takes one search. The official runs of TREC Microblog have feedback.
+    """
+    if not collection.methods:
+        return False
+    return bool(collection.runs) or set(METHODS) <= set(collection.methods)
 
 
 def _is_trained(model: str, collection: Collection) -> bool:
-    """Whether there is a checkpoint of a model for the collection."""
+    """Whether a model has a checkpoint for the collection."""
     with suppress(DataError):
         return directory_for(model, collection).is_dir()
     return False
 
 
-def neural_mixture(fusion: Ranker, **loading: Any) -> Ranker | None:
-    """MP-HCNN and query likelihood for the collection of a fusion; None without it or PyTorch."""
-    collection, name = fusion.collection, defaults.DEFAULT_RERANKER
-    if not isinstance(fusion, Fusion) or fusion.first_stage or collection is None:
+def neural_mixture(
+    fusion: Ranker,
+    device: str = "auto",
+    threads: int | None = None,
+    idf: str | None = None,
+    batch_size: int = 256,
+) -> Ranker | None:
+    """Return MP-HCNN mixed with query likelihood, for the collection of a fusion.
+
+    None if the collection has no such search or model, or PyTorch is missing. The other
+    arguments are those of :func:`ranker`.
+    """
+    if not isinstance(fusion, Fusion) or fusion.first_stage:
         return None
-    if defaults.DEFAULT_METHOD not in collection.methods or not _is_trained(
-        name, collection
-    ):
+    collection = fusion.collection
+    name = DEFAULT_RERANKER
+    if collection is None or DEFAULT_METHOD not in collection.methods:
+        return None
+    if not _is_trained(name, collection):
         return None
     if find_spec("torch") is None:
-        remedy = "pip install 'tweetrerank[neural]'"
-        say(f"found no PyTorch: the stages of {name} are left out; {remedy}")
+        say(
+            f"found no PyTorch: the stages of {name} are left out; "
+            "pip install 'tweetrerank[neural]'"
+        )
         return None
-    model = tuned(load_model(name, collection, **loading), collection)
-    method = METHODS[defaults.DEFAULT_METHOD]()
+    model = load_model(name, collection, None, device, threads, idf, batch_size)
+    method = METHODS[DEFAULT_METHOD]()
     retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
-    return Ranker(retriever, model, collection)
+    return Ranker(retriever, tuned(model, collection), collection)
 
 
 def tuned(model: Model, collection: Collection, has_scores: bool = False) -> Model:
-    """A model with the λ tuned for its checkpoint; ``has_scores``: given candidates have some."""
-    is_given = collection.given_candidates is not None
-    # There is no official run of a training part to tune it on.
-    advice = (
-        "choose one by --lambda"
-        if is_given
-        else "run `tweetrerank tune` for this checkpoint"
-    )
-    return mixed(model, has_scores or not is_given, key=collection.key, advice=advice)
+    """Return a model with the λ tuned for its checkpoint.
+
+    ``has_scores``: whether candidates that do not come from a search have scores.
+    """
+    is_searched = collection.given_candidates is None
+    advice = "run `tweetrerank tune` for this checkpoint"
+    if not is_searched:
+        # A training part has no official run to tune λ on.
+        advice = "choose one by --lambda"
+    return mixed(model, has_scores or is_searched, key=collection.key, advice=advice)
 
 
 def mixed(
@@ -198,35 +326,41 @@ def mixed(
     key: str = "",
     advice: str = "choose one by --lambda",
 ) -> Model:
-    """A model with its λ: the given ``weight``, or the one that was tuned with the checkpoint; 1
-    without scores of a first stage. A model that reads these itself has none but a given one.
-    ``key`` is that of the collection, ``advice`` what to do where none was tuned."""
+    """Return a model with its λ.
+
+    Args:
+        model: model, as loaded. If it reads first-stage scores itself, it gets a λ only
+            by ``weight``.
+        has_scores: whether the first stage has scores. Without them λ is 1.
+        weight: λ; None takes the one tuned with the checkpoint.
+        key: key of the collection.
+        advice: remedy to report if no λ was tuned.
+    """
     if not has_scores:
-        return Mixed.of(
-            model, 1.0, "nothing to mix: the candidates are given without scores"
-        )
+        reason = "nothing to mix: the candidates are given without scores"
+        return Mixed.of(model, 1.0, reason)
     if weight is not None:
         return Mixed.of(model, weight)
-    if found := tuning_of(model.directory, key):
-        return model.mixed(found.weight, found.origin)
-    return model.mixed(defaults.UNTUNED_WEIGHT, f"not tuned: {advice}")
+    tuning = tuning_of(model.directory, key)
+    if tuning:
+        return model.mixed(tuning.weight, tuning.origin)
+    return model.mixed(UNTUNED_WEIGHT, f"not tuned: {advice}")
 
 
 class Source(NamedTuple):
-    """A checkpoint folder, and what takes the place of its word vectors and frequencies: vectors
-    adapted to a collection, and the source of its frequencies."""
+    """A checkpoint folder, with a collection's word vectors and frequencies."""
 
     folder: Path
-    adapted: Path | None = None
-    idf: str = ""
+    adapted: Path | None = None  # Word vectors, in place of the folder's own
+    idf: str = ""  # Source of word frequencies, in place of the training's
 
     def load(
         self, device: str = "cpu", name: str | None = None, batch_size: int = 256
     ) -> Model:
-        """The model, as by :func:`tweetrerank.rerankers.checkpoint.load`."""
+        """Load the model, as :func:`tweetrerank.rerankers.checkpoint.load`."""
 
-        def frequencies(of_training: str) -> Idf:
-            return checkpoints.idf_from(self.idf or of_training)
+        def frequencies(training_source: str) -> Idf:
+            return checkpoints.idf_from(self.idf or training_source)
 
         return checkpoints.load(
             self.folder, name, device, frequencies, self.adapted, batch_size
@@ -240,13 +374,14 @@ class Source(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Hash of all that the scores depend on; RerankerError if a file cannot be read."""
-        version, tuned = (
-            checkpoints.version_of(self.folder),
-            tuning_files(self.folder)[:-1],
-        )
-        known = [path for path in (self.adapted, self.frequencies) if path]
-        for path in [*known, *(path for path in tuned if path.exists())]:
+        """Hash of everything that determines the scores.
+
+        Raises RerankerError if a file cannot be read.
+        """
+        version = checkpoints.version_of(self.folder)
+        paths = [path for path in (self.adapted, self.frequencies) if path]
+        paths += [path for path in tuning_files(self.folder)[:-1] if path.exists()]
+        for path in paths:
             try:
                 content = path.read_bytes()
             except OSError as error:
@@ -258,7 +393,7 @@ class Source(NamedTuple):
 
 
 def best_source(collection: Collection) -> Source:
-    """The best model of given candidates for a collection, with what is known of its words."""
+    """Return the best model that reranks a collection's candidates, for a service."""
     folder = directory_for(default_reranker(collection, is_mixed=True), collection)
     idf = named_frequencies(checkpoints.frequencies_of(folder), collection)
     return Source(folder, collection.adapted_file, idf)

@@ -1,15 +1,14 @@
 """The trained model of a search: its checkpoint.
 
-Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the folder of models
-(``$TWEETRERANK_HOME``, or the user's folder of data), and are preferred to shipped ones. For their
-λ see :mod:`tweetrerank.pipeline.ranking.interpolation`.
+Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the folder of
+models (``$TWEETRERANK_HOME``, or the user's folder of data). They are preferred to
+shipped ones. For their λ see :mod:`tweetrerank.pipeline.ranking.interpolation`.
 """
 
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from platformdirs import user_cache_path, user_data_path
 
@@ -35,76 +34,109 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.vocabulary import Idf
 
 ADAPTED_SUFFIX = "-adapted"
-"""At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
+"""At the end of the name of a checkpoint that reads adapted word vectors."""
 
 
 def default_directory(
     model: str, collection: str, file: Path | None = None, is_adapted: bool = False
 ) -> Path:
-    """The checkpoint that has not seen ``collection`` (its key), trained here or else shipped.
+    """Return the checkpoint that has not seen a collection, trained here or shipped.
 
-    For a judged microblog collection it was trained without that collection, for an
-    answer-selection collection on its training part, for any other on all judged collections. Own
-    collections have a ``file``. With adapted word vectors, models that read them are preferred.
+    For a judged microblog collection this model was trained without the collection. For
+    an answer-selection collection it was trained on the training part, for any other
+    collection on all judged ones.
 
-    Raises DataError if there is none, RerankerError if it is damaged or of another collection, or
-    lacks its word vectors.
+    Args:
+        model: name of the model.
+        collection: key of the collection.
+        file: file of a user's collection.
+        is_adapted: whether the collection has adapted word vectors. Models that read
+            them are then preferred.
+
+    Raises:
+        DataError: there is no such checkpoint.
+        RerankerError: it is damaged, belongs to another collection, or lacks its word
+            vectors.
     """
-    own_training = collection in answers()
     # A model trained on posts alone does not fit questions and answers.
-    endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
-    own = models_directory() / "checkpoints" / model
-    for name in [collection] if own_training else [collection, "all"]:
-        for root in (own, checkpoints.SHIPPED / model):
-            for folder in (root / f"{name}{ending}" for ending in endings):
-                if folder.is_dir() and not _must_skip(folder, collection):
-                    return folder
-        if (
-            not is_adapted
-            and (folder := own / f"{collection}{ADAPTED_SUFFIX}").is_dir()
-        ):
-            raise RerankerError(
-                f"{folder}: found no word vectors adapted to {collection}, expected those that the "
-                "model was trained with; run pipeline.adapt again, or remove the model"
-            )
-    words = f"{'--collection' if own_training else '--test'} {collection}"
+    is_answers = collection in answers()
+    folder = _usable(model, collection, collection, is_adapted)
+    if folder is None and not is_adapted:
+        _check_not_adapted(model, collection)
+    if folder is None and not is_answers:
+        folder = _usable(model, "all", collection, is_adapted)
+    if folder is not None:
+        return folder
+    option = "--collection" if is_answers else "--test"
+    arguments = f"{option} {collection}"
     if collection.startswith(OWN):
-        words = f"--collection {shlex.quote(str(file or 'FILE'))}"
+        arguments = f"--collection {shlex.quote(str(file or 'FILE'))}"
     raise DataError(
         f"there is no {model} trained for {file or collection} here; train one with "
-        f"`python -m pipeline.train {model} {words}` or name a --checkpoint"
+        f"`python -m pipeline.train {model} {arguments}` or name a --checkpoint"
     )
 
 
 def directory_for(model: str, collection: Collection) -> Path:
-    """:func:`default_directory` of a collection."""
-    return default_directory(
-        model, collection.key, collection.file, collection.adapted_file is not None
-    )
+    """Return the :func:`default_directory` of a collection."""
+    has_vectors = collection.adapted_file is not None
+    return default_directory(model, collection.key, collection.file, has_vectors)
+
+
+def _usable(model: str, name: str, collection: str, is_adapted: bool) -> Path | None:
+    """Return the preferred checkpoint with a name that may rank the collection."""
+    endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
+    for root in (models_directory() / "checkpoints", checkpoints.SHIPPED):
+        for ending in endings:
+            folder = root / model / f"{name}{ending}"
+            if folder.is_dir() and not _must_skip(folder, collection):
+                return folder
+    return None
+
+
+def _check_not_adapted(model: str, collection: str) -> None:
+    """Raise RerankerError for a trained model whose word vectors are missing."""
+    root = models_directory() / "checkpoints" / model
+    folder = root / f"{collection}{ADAPTED_SUFFIX}"
+    if folder.is_dir():
+        raise RerankerError(
+            f"{folder}: found no word vectors adapted to {collection}, expected those "
+            "that the model was trained with; run pipeline.adapt again, or remove the "
+            "model"
+        )
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
-    """Whether the model has seen this collection's judgments, or has no λ and gained nothing."""
+    """Whether the model has seen this collection's judgments, or gained nothing on it.
+
+    The latter counts only for models without λ.
+    """
     if not folder.is_relative_to(checkpoints.SHIPPED):
         checkpoints.checked(folder)
     metrics = checkpoints.read_json(folder / "metrics.json")
     name = folder.name.removesuffix(ADAPTED_SUFFIX)
     trained_on = metrics.get("trained_on", [])
-    is_of_one = name != "all" or "collection_file" in metrics
-    found = metrics.get("left_out") or (", ".join(trained_on) if is_of_one else name)
-    if found != name:
+    subject = name
+    if name != "all" or "collection_file" in metrics:
+        subject = ", ".join(trained_on)
+    subject = metrics.get("left_out") or subject
+    if subject != name:
         raise RerankerError(
-            f"{folder}: found a model trained for {found}, expected one for {name}; put the right "
-            "one there, or remove it and train again"
+            f"{folder}: found a model trained for {subject}, expected one for {name}; "
+            "put the right one there, or remove it and train again"
         )
-    if not folder.name.startswith("all"):
-        path = folder / TUNING_FILE
-        tuning = Tuning.load(path) if path.exists() else None
-        return tuning is not None and (tuning.weight, tuning.normalization) == (
-            0,
-            "none",
-        )
-    return collection in trained_on
+    if folder.name.startswith("all"):
+        return collection in trained_on
+    tuning = _tuning_in(folder)
+    if tuning is None:
+        return False
+    return tuning.weight == 0 and tuning.normalization == "none"
+
+
+def _tuning_in(folder: Path) -> Tuning | None:
+    """Return the tuning in a checkpoint's folder."""
+    path = folder / TUNING_FILE
+    return Tuning.load(path) if path.exists() else None
 
 
 def load_model(
@@ -116,102 +148,130 @@ def load_model(
     idf: str | None = None,
     batch_size: int = 256,
 ) -> Model:
-    """The trained model for a collection, of :func:`default_directory` without a ``checkpoint``.
-    ``device`` and ``threads``: see :func:`tweetrerank.pipeline.runtime.choose_device`. ``idf``: ``wordfreq``,
-    for the collection's language if it names one, ``posts`` for both that and the collection's
-    posts, or a file; None is the one used in training.
-    ``batch_size``: pairs in a forward pass."""
+    """Load the trained model for a collection.
+
+    Args:
+        name: name of the model.
+        collection: collection to rank.
+        checkpoint: folder of the model, by default :func:`default_directory`.
+        device: see :func:`tweetrerank.pipeline.runtime.choose_device`.
+        threads: number of threads; None uses all cores.
+        idf: ``wordfreq`` in the collection's language, ``posts`` for this with the
+            collection's posts, or a file. None is the source used in training.
+        batch_size: pairs in a forward pass.
+    """
     if name not in registry.names():
-        raise UsageError(
-            f"`reranker`: found {name!r}, expected one of {', '.join([*registry.names(), 'none'])}"
-        )
+        expected = ", ".join([*registry.names(), "none"])
+        raise UsageError(f"`reranker`: found {name!r}, expected one of {expected}")
     device = choose_device(device, threads, registry.is_network(name))
 
-    def frequencies(of_training: str) -> Idf:
-        return checkpoints.idf_from(named_frequencies(idf or of_training, collection))
+    def frequencies(training_source: str) -> Idf:
+        source = named_frequencies(idf or training_source, collection)
+        return checkpoints.idf_from(source)
 
     directory = checkpoint or directory_for(name, collection)
-    trained = checkpoints.load(
+    model = checkpoints.load(
         directory, name, device, frequencies, batch_size=batch_size
     )
-    source = Path(trained.metrics.get("collection_file", ""))
-    is_other = (
-        collection.file and source.is_file() and not source.samefile(collection.file)
-    )
-    # The file of values in memory is another one with every change of these.
-    if is_other and not source.is_relative_to(
-        (home_directory() / "collections").resolve()
-    ):
+    _note_namesake(model, directory, collection)
+    return model
+
+
+def _note_namesake(model: Model, directory: Path, collection: Collection) -> None:
+    """Report a model that was trained on another collection of the same name."""
+    source = Path(model.metrics.get("collection_file", ""))
+    if not collection.file or not source.is_file():
+        return
+    if source.samefile(collection.file):
+        return
+    # A collection in memory gets a new file whenever its values change.
+    in_memory = (home_directory() / "collections").resolve()
+    if not source.is_relative_to(in_memory):
         say(
-            f"note: {directory} was trained on {source}, which has the name {collection.name}, "
-            "too; give one of them another `name`"
+            f"note: {directory} was trained on {source}, which has the name "
+            f"{collection.name}, too; give one of them another `name`"
         )
-    return trained
 
 
 def note_elsewhere(collection: Collection) -> None:
-    """Say that a model of a collection lies in another folder, or under its file's old name."""
-    roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {
-        models_directory()
-    }
-    found = [
-        path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")
-    ]
-    if found:
-        say(
-            f"note: {found[0]} was trained for {collection.name}, but models are read from "
-            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there"
-        )
-    for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
-        with suppress(RerankerError):  # A damaged one of another collection
-            source = Path(checkpoints.read_json(path).get("collection_file") or "/")
-            beside = (
-                collection.file and collection.file.resolve().parent == source.parent
+    """Report a model in another folder, or under the old name of the file."""
+    roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")}
+    for root in roots - {models_directory()}:
+        folder = next(root.glob(f"checkpoints/*/{collection.key}"), None)
+        if folder:
+            say(
+                f"note: {folder} was trained for {collection.name}, but models are "
+                f"read from {models_directory()}; set TWEETRERANK_HOME, or move the "
+                "folder there"
             )
-            if beside and not source.exists():
-                name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
-                say(
-                    f"note: {path.parent} was trained on {source}, which is not there any more; "
-                    f'if it is {collection.file} now, name that "{name}" by the key `name`'
-                )
-                return
+            break
+    for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
+        source = _lost_source(path, collection)
+        if source:
+            name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
+            say(
+                f"note: {path.parent} was trained on {source}, which is not there any "
+                f'more; if it is {collection.file} now, name that "{name}" by the key '
+                "`name`"
+            )
+            return
+
+
+def _lost_source(metrics: Path, collection: Collection) -> Path | None:
+    """Return the missing file of a model's collection, if it had this one's folder."""
+    with suppress(RerankerError):  # A damaged model of another collection
+        content = checkpoints.read_json(metrics)
+        source = Path(content.get("collection_file") or "/")
+        file = collection.file
+        if file and file.resolve().parent == source.parent and not source.exists():
+            return source
+    return None
 
 
 def warn_of_seen(ranker: Ranker) -> None:
-    """Say, where figures are printed, how many judged topics the model was trained and tuned on."""
-    collection, trained = ranker.collection, ranker.model
-    # The training part of a collection with given candidates is apart from the part ranked here.
-    if trained is None or collection is None or collection.given_candidates is not None:
+    """Warn that printed figures include judged topics of the model's training."""
+    collection = ranker.collection
+    model = ranker.model
+    if model is None or collection is None:
         return
-    if collection.name not in trained.metrics.get("trained_on", []):
+    # With given candidates, the training part is apart from the part ranked here.
+    if collection.given_candidates is not None:
         return
-    judged = {topic.query_id for topic in collection.topics} & {
-        *(collection.qrels or {})
-    }
-    seen, path = judged, trained.directory / TUNING_FILE
-    if path.exists() and collection.name in (tuning := Tuning.load(path)).collections:
-        seen = judged & {*tuning.topics}
-    what = (
-        f"{len(seen)} of the {len(judged)} judged topics of " if seen != judged else ""
+    if collection.name not in model.metrics.get("trained_on", []):
+        return
+    judged_topics = set(collection.qrels or {})
+    judged_topics &= {topic.query_id for topic in collection.topics}
+    seen = _seen_topics(model, collection, judged_topics)
+    if judged_topics and not seen:
+        return
+    part = ""
+    if seen != judged_topics:
+        part = f"{len(seen)} of the {len(judged_topics)} judged topics of "
+    say(
+        f"warning: {model.directory} was trained on {part}{collection.name}; its "
+        "figures there mean nothing"
     )
-    if seen or not judged:
-        say(
-            f"warning: {trained.directory} was trained on {what}{collection.name}; its figures "
-            "there mean nothing"
-        )
 
 
-def check_reads_given(checkpoint: Any) -> None:
-    """Raise RerankerError for a model, here or elsewhere, that needs more than such candidates."""
-    if not checkpoint.reads_given:
-        signals = sorted(checkpoint.signals - {PRIOR})
-        reads = (
-            f"the scores of {', '.join(signals)}"
-            if signals
-            else "a whole list of candidates"
-        )
+def _seen_topics(
+    model: Model, collection: Collection, judged_topics: set[str]
+) -> set[str]:
+    """Return the judged topics in a model's training, as its tuning lists them."""
+    tuning = _tuning_in(model.directory)
+    if tuning and collection.name in tuning.collections:
+        return judged_topics & set(tuning.topics)
+    return judged_topics
+
+
+def check_reads_given(model: Model) -> None:
+    """Raise RerankerError for a model that needs more than candidates and scores."""
+    if not model.reads_given:
+        signals = sorted(model.signals - {PRIOR})
+        reads = "a whole list of candidates"
+        if signals:
+            reads = f"the scores of {', '.join(signals)}"
         raise RerankerError(
-            f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
+            f"{model.directory}: found {model.name}, which reads {reads}; expected a "
             "model of given candidates, such as window or mp_hcnn"
         )
 
@@ -219,22 +279,44 @@ def check_reads_given(checkpoint: Any) -> None:
 def best_trained(
     collection: str, fits: Callable[[str], bool]
 ) -> tuple[str, Tuning] | None:
-    """Name and tuning of the model that is best on held-out topics of an own collection, by its
-    key; None if no model that ``fits`` gained enough for searches to use it (λ = 0). Raises
-    RerankerError if one is damaged."""
-    root, tunings = models_directory() / "checkpoints", {}
+    """Return name and tuning of the model that is best on held-out topics.
+
+    Args:
+        collection: key of a user's collection.
+        fits: whether a model of a name may be returned.
+
+    Returns:
+        None if no fitting model gained enough for searches to use it (λ = 0).
+
+    Raises:
+        RerankerError: a model is damaged.
+    """
+    tunings = {}
     for name in registry.names():
-        folders = [root / name / f"{collection}{end}" for end in (ADAPTED_SUFFIX, "")]
-        folder = next((each for each in folders if each.is_dir()), None)
-        if folder and fits(name):
-            checkpoints.checked(folder)
-            path = folder / TUNING_FILE
-            if path.exists() and (tuning := Tuning.load(path)).weight > 0:
-                tunings[name] = tuning
-    # A λ tuned for another measure than AP comes after those tuned for AP.
-    figures = {
-        n: (of.measure.startswith("AP"), of.cross_validated)
-        for n, of in tunings.items()
-    }
-    best = max(figures, key=lambda name: figures[name], default=None)
-    return (best, tunings[best]) if best else None
+        folder = _trained_folder(name, collection)
+        if folder is None or not fits(name):
+            continue
+        checkpoints.checked(folder)
+        tuning = _tuning_in(folder)
+        if tuning and tuning.weight > 0:
+            tunings[name] = tuning
+    if not tunings:
+        return None
+
+    def quality(name: str) -> tuple[bool, float]:
+        # A λ tuned for another measure than AP comes after those tuned for AP.
+        tuning = tunings[name]
+        return tuning.measure.startswith("AP"), tuning.cross_validated
+
+    best = max(tunings, key=quality)
+    return best, tunings[best]
+
+
+def _trained_folder(model: str, collection: str) -> Path | None:
+    """Return the folder of a model trained here, with adapted vectors if possible."""
+    root = models_directory() / "checkpoints" / model
+    for ending in (ADAPTED_SUFFIX, ""):
+        folder = root / f"{collection}{ending}"
+        if folder.is_dir():
+            return folder
+    return None

@@ -10,7 +10,11 @@ import numpy as np
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import atomic_file
 from tweetrerank.indexes.store import POSTS_FILE
-from tweetrerank.pipeline.collections.collection import Collection, home_directory
+from tweetrerank.pipeline.collections.collection import (
+    Collection,
+    IndexPlace,
+    home_directory,
+)
 from tweetrerank.pipeline.collections.sources import PostSource
 from tweetrerank.pipeline.runtime import bar
 from tweetrerank.pipeline.text import note
@@ -21,64 +25,96 @@ MOST_COUNTED = 100_000  # Posts whose words are counted, drawn at random from mo
 
 
 def named_frequencies(source: str, collection: Collection | None) -> str:
-    """The source of word frequencies for a collection: general ones in its language, if wordfreq
-    has it, and those of its posts, where the source names them and they can be counted, else those
-    of the source's own file."""
-    kind, known, path = (*source.split(":", 2), "", "")[:3]
+    """Return the source of word frequencies for a collection.
+
+    ``source`` is the one of the training, ``wordfreq:LANGUAGE``,
+    ``posts:LANGUAGE:FILE``, or a file. Its language becomes the collection's if
+    wordfreq has that, and its file that of the collection's posts if they can be
+    counted.
+    """
+    fields = source.split(":", 2)
+    kind = fields[0]
     if collection is None or kind not in (GENERAL, OF_POSTS):
         return source
     from wordfreq import available_languages
 
     language = collection.language
     if language not in available_languages():
-        language = known or "en"
-    counted = file_of(collection) if kind == OF_POSTS else None
-    return ":".join(
-        [kind, language, *([str(counted or path)] if counted or path else [])]
-    )
+        training_language = fields[1] if len(fields) > 1 else ""
+        language = training_language or "en"
+    path = fields[2] if len(fields) > 2 else ""
+    if kind == OF_POSTS:
+        path = str(file_of(collection) or path)
+    return f"{kind}:{language}:{path}" if path else f"{kind}:{language}"
 
 
 def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
-    """The file of :func:`tweetrerank.rerankers.text.vocabulary.document_frequencies` of a collection's posts,
-    written at the first use. Posts in a search engine alone are counted where their ``texts`` are
-    given. None if candidates are given, the posts are not here or have changed since they were
-    indexed, or the file cannot be written."""
-    if (place := collection.index) is None:
+    """Return the file of word frequencies of a collection's posts.
+
+    The file is written at the first use, by
+    :func:`tweetrerank.rerankers.text.vocabulary.document_frequencies`. Posts that lie
+    in a search engine alone are counted if ``texts`` has them.
+
+    Returns:
+        None if candidates are given, the posts are not here or have changed since they
+        were indexed, or the file cannot be written.
+    """
+    place = collection.index
+    if place is None:
         return None
     indexed = place.directory / POSTS_FILE
     files = [indexed] if indexed.exists() else collection.post_files()
-    if not all(path.exists() for path in files):
+    if not all(file.exists() for file in files):
         return None
-    states = [
-        (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files
-    ]
-    stamp = crc32(json.dumps([str(place), *states]).encode())
-    path = home_directory() / "frequencies" / f"{place.directory.name}-{stamp:08x}.tsv"
+    path = _path(place, files)
     if path.exists():
         return path
-    source = collection.post_source if place.engine else collection
     try:
-        if source and files:
-            texts = texts or _some_texts(source)
+        if not texts and files:
+            texts = _texts_of(collection)
         if not texts:
             return None
-        with bar(len(texts), "words", "post") as progress, atomic_file(path) as stream:
-            stream.write(document_frequencies(texts, progress))
-    except (
-        OSError,
-        DataError,
-    ) as error:  # A service can do without; a search will say it, too.
+        _write(path, texts)
+    except (OSError, DataError) as error:
+        # A service can do without them; a search reports the error, too.
         note(f"{collection.title}: words have general frequencies: {error}")
         return None
     return path
 
 
+def _write(path: Path, texts: Sequence[str]) -> None:
+    """Write the word frequencies of texts, with a progress bar."""
+    with bar(len(texts), "words", "post") as progress, atomic_file(path) as stream:
+        stream.write(document_frequencies(texts, progress))
+
+
+def _path(place: IndexPlace, files: Sequence[Path]) -> Path:
+    """Return the file of word frequencies for posts in the present state of files."""
+    states: list[object] = [str(place)]
+    for file in files:
+        status = file.stat()
+        states.append((file.name, status.st_size, status.st_mtime_ns))
+    stamp = crc32(json.dumps(states).encode())
+    name = f"{place.directory.name}-{stamp:08x}.tsv"
+    return home_directory() / "frequencies" / name
+
+
+def _texts_of(collection: Collection) -> Sequence[str]:
+    """Return texts of the posts, as far as they are not in a search engine alone."""
+    if not collection.engine:
+        return _some_texts(collection)
+    return _some_texts(collection.post_source) if collection.post_source else ()
+
+
 def _some_texts(source: Collection | PostSource) -> Sequence[str]:
-    """Texts of the posts, or of :data:`MOST_COUNTED` of them."""
-    drawn, rng = list[str](), np.random.default_rng(1)
+    """Return the texts of all posts, or of a sample of :data:`MOST_COUNTED` posts."""
+    sample: list[str] = []
+    rng = np.random.default_rng(1)
     for number, post in enumerate(source.posts()):
         if number < MOST_COUNTED:
-            drawn.append(post.text)
-        elif (row := int(rng.integers(number + 1))) < MOST_COUNTED:
-            drawn[row] = post.text
-    return drawn
+            sample.append(post.text)
+            continue
+        row = int(rng.integers(number + 1))
+        if row < MOST_COUNTED:
+            sample[row] = post.text
+    return sample

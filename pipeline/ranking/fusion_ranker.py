@@ -1,11 +1,13 @@
-"""Learned fusion: the candidates of several rankers, ranked by a model over all their scores.
+"""Learned fusion: candidates of several rankers, scored by a model of all their scores.
 
-What one ranker misses another may find. :mod:`tweetrerank.pipeline.training.fusion_lists` makes its training sets.
+A post that one ranker misses may be found by another. The training sets of the models
+come from :mod:`tweetrerank.pipeline.training.fusion_lists`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 from tweetrerank.indexes.data_error import DataError
@@ -38,172 +40,224 @@ from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.reranker import Model
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
+SIGNAL = "signal:"  # Prefix of the feature families that read a ranker's scores
 
 
 @dataclass(frozen=True)
 class UnionRetriever:
-    """Finds the best candidates of several rankers, with every ranker's score. A post of an
-    official run whose text is not here is a candidate too, with an empty text: its ranks alone
-    speak for it."""
+    """Finds the best candidates of several rankers, with the scores of all rankers.
+
+    A post of an official run is a candidate even if its text is missing. Such a post
+    has an empty text and ranks by its scores alone.
+    """
 
     collection: Collection
     rankers: Sequence[str]
-    """Methods of search, and official runs with :data:`OFFICIAL` before their names."""
-    sources: Sequence[str]  # The ``rankers`` whose best posts are the candidates
-    depth: int = DEFAULT_HITS  # Best posts of each of these that are candidates
-    name: str = (
-        "mean of min-max scores"  # Origin of the candidates' first score, for reports
-    )
+    """Methods of search, and official runs with the prefix :data:`OFFICIAL`."""
+    sources: Sequence[str]  # Subset of ``rankers`` whose best posts are the candidates
+    depth: int = DEFAULT_HITS  # Number of candidates that each of these contributes
+    name: str = "mean of min-max scores"  # Origin of the first score, for reports
 
     @classmethod
     def of(cls, collection: Collection, config: Any) -> Self:
-        """The retriever of a fusion's configuration: its families ``signal:NAME``."""
-        families = config.families.split(",")
-        names = [
-            name.partition(":")[2] for name in families if name.startswith("signal:")
+        """Return the retriever of a :class:`tweetrerank.rerankers.trees.fusion.Config`.
+
+        Rankers are the feature families ``signal:NAME``. Raises UsageError for unknown
+        names, or without a ranker.
+        """
+        rankers = [
+            family.removeprefix(SIGNAL)
+            for family in config.families.split(",")
+            if family.startswith(SIGNAL)
         ]
-        chosen = (
-            config.candidate_rankers.split(",") if config.candidate_rankers else names
-        )
-        known = ", ".join([*METHODS, f"{OFFICIAL}ql", f"{OFFICIAL}rm3"])
-        problems = [
-            f"signal:{name}: found no ranker of this name, expected one of {known}"
-            for name in names
-            if name not in METHODS and not name.startswith(OFFICIAL)
-        ] + [
-            f"candidate_rankers: found {name}, expected one of {', '.join(names)}: methods of "
-            "search and runs whose scores are a signal"
-            for name in chosen
-            if name not in names
-        ]
-        if not chosen:
-            problems.append(
-                "families: found no signal of a method of search or of a run, expected one at "
-                "least: these find the candidates"
-            )
+        sources = rankers
+        if config.candidate_rankers:
+            sources = config.candidate_rankers.split(",")
+        problems = _problems(rankers, sources)
         if problems:
             raise UsageError(problems)
-        return cls(collection, names, chosen, config.depth)
+        return cls(collection, rankers, sources, config.depth)
 
     @cached_property
     def index(self) -> LuceneIndex | EngineIndex:
-        """The collection's index, opened once."""
+        """The collection's index, opened at the first use."""
         return self.collection.open_index()
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best posts of each candidate ranker for each topic, as many as are to be scored. Of a
-        ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the mean
-        over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of Fox &
-        Shaw 1994). Raises DataError if there is no candidate ranker."""
+        """Return the best posts of each source for each topic.
+
+        Each source contributes :attr:`depth` candidates, at most ``hits``. The other
+        posts of its best ``hits`` are the ``rest``. A candidate's score is the mean
+        over all rankers of its min-max score, 0 for a ranker that lacks it (CombSUM of
+        Fox and Shaw 1994). Raises DataError if the collection has no source.
+        """
         watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
-        if not (
-            of_candidates := [
-                run for name, run in signals.items() if name in self.sources
-            ]
-        ):
+        source_runs = [run for name, run in signals.items() if name in self.sources]
+        if not source_runs:
             raise DataError(
                 f"{self.collection.name}: found no run of {', '.join(self.sources)}, "
-                "whose posts this fusion ranks; use a collection that has it, or another fusion"
+                "whose posts this fusion ranks; use a collection that has it, or "
+                "another fusion"
             )
-        best = merged(best_of(run, min(hits, self.depth)) for run in of_candidates)
+        depth = min(hits, self.depth)
+        best = merged(best_of(run, depth) for run in source_runs)
         scores = mean_over(list(signals.values()), normalize)
         run = _restricted(scores, best)
-        rest = {
-            query_id: {
-                d: score
-                for d, score in known.items()
-                if d not in best.get(query_id, {})
-            }
-            for query_id, known in _restricted(scores, merged(of_candidates)).items()
-        }
+        rest = _without(_restricted(scores, merged(source_runs)), best)
         doc_ids = doc_ids_of(run)
-        known = self.index.posts.get_many(doc_ids)
-        posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
-        return self._found(
-            Candidates(topics, run, posts, {}, rest=rest), signals, watch
-        )
+        indexed = self.index.posts.get_many(doc_ids)
+        posts = {doc_id: indexed.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
+        candidates = Candidates(topics, run, posts, {}, rest=rest)
+        return self._with_signals(candidates, signals, watch)
 
     def read(self, candidates: Candidates) -> Candidates:
-        """Given candidates with every ranker's score of them. The first-stage score becomes that of
-        :meth:`search`; 0 where no ranker has the post."""
+        """Return the candidates with the scores of all rankers.
+
+        The first-stage score becomes that of :meth:`search`, 0 if no ranker has the
+        post.
+        """
         watch = Stopwatch()
         signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
-        scores = mean_over(list(signals.values()), normalize)
-        run = {
-            query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
-            for query_id, wanted in candidates.run.items()
-        }
-        return self._found(
-            Candidates(candidates.topics, run, candidates.posts, {}), signals, watch
-        )
+        means = mean_over(list(signals.values()), normalize)
+        run: Run = {}
+        for query_id, first_scores in candidates.run.items():
+            scores = means.get(query_id, {})
+            run[query_id] = {doc_id: scores.get(doc_id, 0.0) for doc_id in first_scores}
+        scored = Candidates(candidates.topics, run, candidates.posts, {})
+        return self._with_signals(scored, signals, watch)
 
-    def _found(
-        self, known: Candidates, signals: Mapping[str, Run], watch: Stopwatch
+    def _with_signals(
+        self, candidates: Candidates, signals: Mapping[str, Run], watch: Stopwatch
     ) -> Candidates:
-        """Candidates with the rankers' scores of them, and the seconds of the searches."""
-        signals = {
-            name: _restricted(scores, known.run) for name, scores in signals.items()
+        """Return the candidates with their scores and the seconds of the searches."""
+        scores_of_candidates = {
+            name: _restricted(scores, candidates.run)
+            for name, scores in signals.items()
         }
         watch.stop(self.name)
-        return replace(known, signals=signals, seconds=watch.seconds)
+        return replace(candidates, signals=scores_of_candidates, seconds=watch.seconds)
 
     def _signals(
         self, topics: Sequence[Topic], hits: int, watch: Stopwatch
     ) -> dict[str, Run]:
-        """The runs of the rankers that the collection has; a warning names the others."""
-        collection, signals, missing = self.collection, dict[str, Run](), []
-        wanted, runs = {topic.query_id for topic in topics}, collection.runs
-        # Own topics and queries have no official runs; none is reported as missing.
-        if runs and wanted.isdisjoint(topic.query_id for topic in collection.topics):
-            runs = {}
+        """Return the runs of the available rankers; a warning names the others."""
+        official_runs = self._official_runs(topics)
+        signals: dict[str, Run] = {}
+        missing = []
         for name in self.rankers:
-            run: Run = {}
-            if name in collection.methods:
-                retriever = IndexRetriever(
-                    self.index, METHODS[name](), collection.skips_own_id
-                )
-                run = retriever.run(topics, hits)
-            elif name.startswith(OFFICIAL) and (
-                path := runs.get(name.removeprefix(OFFICIAL))
-            ):
-                official = read_run(path)
-                run = best_of({q: official[q] for q in official if q in wanted}, hits)
+            run = self._run(name, topics, hits, official_runs)
             if run:
                 signals[name] = run
                 watch.stop(name)
-            elif runs or not name.startswith(OFFICIAL):
+            elif official_runs or not name.startswith(OFFICIAL):
                 missing.append(name)
         if missing:
             say(
-                f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
-                "with their scores and goes on without"
+                f"warning: {self.collection.name} has no {', '.join(missing)}; the "
+                "fusion was trained with their scores and goes on without"
             )
         return signals
 
+    def _official_runs(self, topics: Sequence[Topic]) -> Mapping[str, Path]:
+        """Return the collection's official runs, for its own topics only.
+
+        Other topics have no official runs, so none is reported as missing.
+        """
+        runs = self.collection.runs
+        if not runs:
+            return {}
+        searched_ids = {topic.query_id for topic in topics}
+        if searched_ids.isdisjoint(topic.query_id for topic in self.collection.topics):
+            return {}
+        return runs
+
+    def _run(
+        self,
+        name: str,
+        topics: Sequence[Topic],
+        hits: int,
+        official_runs: Mapping[str, Path],
+    ) -> Run:
+        """Return the best ``hits`` of one ranker; empty if it is not available."""
+        if name in self.collection.methods:
+            retriever = IndexRetriever(
+                self.index, METHODS[name](), self.collection.skips_own_id
+            )
+            return retriever.run(topics, hits)
+        if not name.startswith(OFFICIAL):
+            return {}
+        path = official_runs.get(name.removeprefix(OFFICIAL))
+        if path is None:
+            return {}
+        searched_ids = {topic.query_id for topic in topics}
+        official = read_run(path)
+        run = {q: scores for q, scores in official.items() if q in searched_ids}
+        return best_of(run, hits)
+
+
+def _problems(rankers: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Return what is wrong with the rankers of a configuration."""
+    available = ", ".join([*METHODS, f"{OFFICIAL}ql", f"{OFFICIAL}rm3"])
+    problems = []
+    for name in rankers:
+        if name not in METHODS and not name.startswith(OFFICIAL):
+            problems.append(
+                f"signal:{name}: found no ranker of this name, expected one of "
+                f"{available}"
+            )
+    for name in sources:
+        if name not in rankers:
+            problems.append(
+                f"candidate_rankers: found {name}, expected one of "
+                f"{', '.join(rankers)}: methods of search and runs whose scores are a "
+                "signal"
+            )
+    if not sources:
+        problems.append(
+            "families: found no signal of a method of search or of a run, expected one "
+            "at least: these find the candidates"
+        )
+    return problems
+
 
 def _restricted(run: Run, candidates: Run) -> Run:
-    """The scores that ``run`` has of ``candidates``, in their order and with their key objects."""
-    # A dictionary finds a string fastest that is the same object as its key.
-    return {
-        query_id: {d: scores[d] for d in wanted if d in scores}
-        for query_id, wanted in candidates.items()
-        for scores in [run.get(query_id, {})]
-    }
+    """Return the scores of ``candidates`` in ``run``, in the candidates' order.
+
+    The keys are the candidates' own string objects, which makes later look-ups fast.
+    """
+    restricted: Run = {}
+    for query_id, doc_ids in candidates.items():
+        scores = run.get(query_id, {})
+        restricted[query_id] = {
+            doc_id: scores[doc_id] for doc_id in doc_ids if doc_id in scores
+        }
+    return restricted
+
+
+def _without(run: Run, excluded: Run) -> Run:
+    """Return the run without the documents of another one."""
+    remaining: Run = {}
+    for query_id, scores in run.items():
+        omitted = excluded.get(query_id, {})
+        remaining[query_id] = {
+            doc_id: score for doc_id, score in scores.items() if doc_id not in omitted
+        }
+    return remaining
 
 
 @dataclass(frozen=True)
 class Fusion(Ranker):
-    """A trained fusion: its retriever finds the candidates, with the scores of several rankers."""
+    """A trained fusion, over the candidates and scores of several rankers."""
 
     retriever: UnionRetriever
     model: Model
     first_stage: Retriever | None = None
-    """Gives the candidates in place of the rankers, which then only score them."""
+    """Source of the candidates; the rankers then only score them."""
 
     @property
     def description(self) -> str:
-        """The model's weights."""
+        """Folder of the model's weights."""
         return f"{self.name}, weights {'/'.join(self.model.directory.parts[-2:])}"
 
     def rank(
@@ -212,15 +266,19 @@ class Fusion(Ranker):
         hits: int = DEFAULT_HITS,
         progress: ProgressBar = hidden,
     ) -> Ranking:
-        """Rank the best posts of several rankers; the others follow by their first scores."""
+        """Rank the best posts of several rankers, as :meth:`Ranker.rank`.
+
+        Posts that are not scored follow by their first scores.
+        """
         if self.first_stage:
-            given = Ranker(self.first_stage, None, self.collection).rank(topics, hits)
-            return self.rerank(given.candidates, progress)
+            first_ranker = Ranker(self.first_stage, None, self.collection)
+            return self.rerank(first_ranker.rank(topics, hits).candidates, progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.
         return super().rank(topics, hits, progress)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
-        """Rank given candidates by what all rankers say of them."""
+        """Rank candidates by the scores of all rankers."""
         name = self.first_stage.name if self.first_stage else "first stage"
         ranking = super().rerank(self.retriever.read(candidates), progress)
-        return ranking._replace(stages={name: candidates.run, **ranking.stages})
+        stages = {name: candidates.run} | dict(ranking.stages)
+        return ranking._replace(stages=stages)

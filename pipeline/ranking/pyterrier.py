@@ -1,42 +1,69 @@
 """Whole rankers as transformers of PyTerrier."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tweetrerank.indexes.posts import Post
 from tweetrerank.pipeline.collections.topics import Topic
 from tweetrerank.pipeline.ranking.ranker import Ranker
 from tweetrerank.pipeline.ranking.retrievers import Candidates
 
+if TYPE_CHECKING:
+    import pandas
+    import pyterrier
 
-def for_pyterrier(ranker: Ranker, hits: int = 1000) -> Any:
-    """A transformer of PyTerrier that ranks by a whole ranker, which :func:`tweetrerank.ranker` makes.
-    Queries (``qid``, ``query``) are searched for; results (``docno``, ``text``, ``score`` besides,
-    and optionally ``url``) are reranked. :mod:`tweetrerank.rerankers.adapters` has the models alone."""
+
+def for_pyterrier(ranker: Ranker, hits: int = 1000) -> "pyterrier.Transformer":
+    """Return a transformer of PyTerrier that ranks by a ranker.
+
+    Queries (``qid``, ``query``) are searched for. Results (also ``docno``, ``text``,
+    ``score``, and optionally ``url``) are reranked. For models without a search see
+    :mod:`tweetrerank.rerankers.adapters`.
+    """
     import pyterrier as pt
 
     class Ranking(pt.Transformer):
-        def transform(self, inp: Any) -> Any:
+        def transform(self, inp: "pandas.DataFrame") -> "pandas.DataFrame":
             with pt.validate.any(inp) as columns:
                 columns.query_frame(extra_columns=["query"], mode="search")
                 columns.result_frame(
                     extra_columns=["query", "text", "score"], mode="rerank"
                 )
-            queries = inp[["qid", "query"]].drop_duplicates()
-            topics = [Topic(*row) for row in queries.itertuples(index=False)]
+            topics = _topics(inp)
             if columns.mode == "search":
-                return ranker.rank(topics, hits).to_dataframe()
-            run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
-            for query_id, doc_id, score in zip(
-                inp["qid"], inp["docno"], inp["score"], strict=True
-            ):
-                run[query_id][doc_id] = float(score)
-            urls = inp["url"].fillna("") if "url" in inp else [""] * len(inp)
-            names = [
-                n for n in (ranker.model.numbers if ranker.model else ()) if n in inp
-            ]
-            signals = inp[names].to_dict("records") if names else [{}] * len(inp)
-            rows = zip(inp["docno"], inp["text"], urls, signals, strict=True)
-            posts = {row[0]: Post(*row) for row in rows}
-            return ranker.rerank(Candidates(topics, run, posts)).to_dataframe()
+                ranking = ranker.rank(topics, hits)
+            else:
+                numbers = ranker.model.numbers if ranker.model else []
+                posts = _posts(inp, numbers)
+                candidates = Candidates(topics, _run(inp, topics), posts)
+                ranking = ranker.rerank(candidates)
+            return ranking.to_dataframe()
 
     return Ranking()
+
+
+def _topics(frame: "pandas.DataFrame") -> list[Topic]:
+    """Return the queries of a data frame, each once."""
+    queries = frame[["qid", "query"]].drop_duplicates()
+    return [Topic(*row) for row in queries.itertuples(index=False)]
+
+
+def _run(frame: "pandas.DataFrame", topics: list[Topic]) -> dict[str, dict[str, float]]:
+    """Return the scores of a data frame of results."""
+    run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
+    rows = zip(frame["qid"], frame["docno"], frame["score"], strict=True)
+    for query_id, doc_id, score in rows:
+        run[query_id][doc_id] = float(score)
+    return run
+
+
+def _posts(frame: "pandas.DataFrame", numbers: list[str]) -> dict[str, Post]:
+    """Return the posts of a data frame of results, with its columns of numbers."""
+    urls = [""] * len(frame)
+    if "url" in frame:
+        urls = frame["url"].fillna("")
+    signals: list[dict[str, float]] = [{}] * len(frame)
+    names = [name for name in numbers if name in frame]
+    if names:
+        signals = frame[names].to_dict("records")
+    rows = zip(frame["docno"], frame["text"], urls, signals, strict=True)
+    return {row[0]: Post(*row) for row in rows}

@@ -6,22 +6,23 @@
     scores     = model.score(candidates.pairs())
     run        = candidates.run_of(scores)
 
-These three lines are :meth:`Ranker.rank`. Every command, the service and the library hold a
-:class:`Ranker`; :class:`tweetrerank.pipeline.ranking.fusion_ranker.Fusion` is one whose candidates come from several
-retrievers. :func:`tweetrerank.pipeline.ranker` makes either. λ belongs to the model, which is then a
-:class:`tweetrerank.rerankers.reranker.Mixed`.
+:meth:`Ranker.rank` is these three lines. The commands, the service and the library
+all rank by a :class:`Ranker`, which :func:`tweetrerank.ranker` builds. A
+:class:`tweetrerank.pipeline.ranking.fusion_ranker.Fusion` is a ranker whose candidates
+come from several retrievers. λ, the model's share in a mixture with the first stage,
+belongs to the model: :class:`tweetrerank.rerankers.reranker.Mixed`.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias, TypedDict
 
 from tweetrerank.indexes.posts import Post
 from tweetrerank.pipeline.collections.collection import Collection
-from tweetrerank.pipeline.collections.topics import as_topics
+from tweetrerank.pipeline.collections.topics import Topic, as_topics
 from tweetrerank.pipeline.collections.trec import Run, best_of, places, ranked
 from tweetrerank.pipeline.defaults import DEFAULT_HITS
 from tweetrerank.pipeline.explanation.topic import ExplainedTopic, explain
@@ -35,12 +36,19 @@ from tweetrerank.rerankers.reranker import Model, Progress, silent
 from tweetrerank.rerankers.reranker_error import warn
 from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 
+if TYPE_CHECKING:
+    import pandas
+
 ProgressBar = Callable[[int], AbstractContextManager[Progress]]
 """Number of pairs to score -> a progress bar."""
 
-Topics = Any
-"""Topics to rank: all of a collection for None, else what :func:`as_topics` takes: a text, texts,
-query_id -> text, records, or a data frame."""
+Topics: TypeAlias = (
+    "str | Topic | Mapping[str, str] | Mapping[int, str]"
+    " | Iterable[str] | Iterable[Topic] | Iterable[Mapping[str, object]]"
+    " | pandas.DataFrame | pandas.Series | None"
+)
+"""Topics to rank, in the forms of :func:`as_topics`: a text, texts, query_id -> text,
+records, or a data frame. None stands for the collection's topics."""
 
 
 def hidden(pairs: int) -> AbstractContextManager[Progress]:
@@ -57,73 +65,127 @@ class Hit(NamedTuple):
     url: str
 
 
+class PlaceRecord(TypedDict):
+    """Place of a post in one stage, for JSON."""
+
+    rank: int  # From 1
+    score: float
+
+
+class PostRecord(TypedDict):
+    """A ranked post, for JSON."""
+
+    doc_id: str
+    text: str
+    url: str
+    stages: dict[str, PlaceRecord]  # Without the stages that lack the post
+
+
+class TopicRecord(TypedDict):
+    """A topic with its posts, best first, for JSON."""
+
+    query_id: str
+    query: str
+    posts: list[PostRecord]
+
+
+class RankingRecord(TypedDict):
+    """A ranking, for JSON."""
+
+    collection: str | None
+    seconds: dict[str, float]
+    topics: list[TopicRecord]
+
+
 class Ranking(NamedTuple):
     """Result of a :class:`Ranker`."""
 
     stages: Mapping[str, Run]  # Name -> run of each stage; the last one is the result
-    candidates: Candidates  # The posts that were scored, with their first-stage scores
+    candidates: Candidates  # The scored posts, with their first-stage scores
     seconds: Mapping[str, float]
-    """Stage -> seconds of its own work, which another may have shared the cores with."""
-    collection: Collection | None = (
-        None  # Whose topics these are; None if it is not known
-    )
+    """Stage -> seconds of its work; another stage may have shared the cores."""
+    collection: Collection | None = None  # Origin of the topics, if known
 
     @property
     def run(self) -> Run:
-        """The last stage's run: query_id -> doc_id -> score, as pytrec_eval and ir_measures."""
+        """Run of the last stage: query_id -> doc_id -> score.
+
+        pytrec_eval and ir_measures read it as it is.
+        """
         return list(self.stages.values())[-1]
 
     def after(self, *others: Self) -> Self:
-        """This ranking with the stages of others of the same topics before its own."""
+        """Return this ranking with the stages of ``others`` before its own.
+
+        All rankings have the same topics.
+        """
         stages: dict[str, Run] = {}
         seconds = dict(self.seconds)
         for other in others:
             stages |= other.stages
             seconds |= other.seconds
-        own = {name: run for name, run in self.stages.items() if name not in stages}
-        return self._replace(stages=stages | own, seconds=seconds)
+        for name, run in self.stages.items():
+            stages.setdefault(name, run)
+        return self._replace(stages=stages, seconds=seconds)
 
     def best(self, count: int | None, query_id: str = "", stage: str = "") -> list[Hit]:
-        """The best posts, or all, of a topic, else of the first one, in a stage, else in the last
-        one; with an empty text where it is not known."""
-        run, posts = self.stages[stage] if stage else self.run, self.candidates.posts
-        found = ranked(run.get(query_id or self.candidates.topics[0].query_id, {}))[
-            :count
-        ]
-        return [Hit(d, score, *posts.get(d, Post(d, ""))[1:3]) for d, score in found]
+        """Return the best ``count`` posts of a topic in a stage, or all for None.
 
-    def to_dict(self) -> dict[str, Any]:
-        """The ranking for JSON: a topic's posts, best first, with their places in every stage. A
-        stage that lacks a post is not among its stages."""
-        posts = self.candidates.posts
-        topics = []
-        for topic in self.candidates.topics:
-            query_id, found = topic.query_id, []
-            stages = {
-                name: places(run.get(query_id, {})) for name, run in self.stages.items()
-            }
-            for doc_id in [*stages.values()][-1]:
-                post = posts.get(doc_id, Post(doc_id, ""))
-                known = {"doc_id": doc_id, "text": post.text, "url": post.url}
-                of_post = {
-                    n: of[doc_id]._asdict() for n, of in stages.items() if doc_id in of
-                }
-                found.append(known | {"stages": of_post})
-            topics.append({"query_id": query_id, "query": topic.text, "posts": found})
-        name = self.collection.name if self.collection else None
-        return {"collection": name, "seconds": dict(self.seconds), "topics": topics}
+        The defaults are the first topic and the last stage. Posts without a known text
+        have an empty one.
+        """
+        run = self.stages[stage] if stage else self.run
+        query_id = query_id or self.candidates.topics[0].query_id
+        hits = []
+        for doc_id, score in ranked(run.get(query_id, {}))[:count]:
+            post = self._post(doc_id)
+            hits.append(Hit(doc_id, score, post.text, post.url))
+        return hits
 
-    def to_dataframe(self) -> Any:
-        """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0."""
+    def to_dict(self) -> RankingRecord:
+        """Return the ranking for JSON: the posts of each topic, best first."""
+        return {
+            "collection": self.collection.name if self.collection else None,
+            "seconds": dict(self.seconds),
+            "topics": [self._topic_record(topic) for topic in self.candidates.topics],
+        }
+
+    def to_dataframe(self) -> "pandas.DataFrame":
+        """Return the run with PyTerrier's columns, best first, ranks from 0."""
         import pandas
 
-        rows = [
-            (topic.query_id, topic.text, hit.doc_id, hit.text, hit.url, hit.score, rank)
-            for topic in self.candidates.topics
-            for rank, hit in enumerate(self.best(None, topic.query_id))
-        ]
+        rows = []
+        for topic in self.candidates.topics:
+            for rank, hit in enumerate(self.best(None, topic.query_id)):
+                doc_id, score, text, url = hit
+                row = (topic.query_id, topic.text, doc_id, text, url, score, rank)
+                rows.append(row)
         columns = ["qid", "query", "docno", "text", "url", "score", "rank"]
         return pandas.DataFrame(rows, columns=columns)
+
+    def _topic_record(self, topic: Topic) -> TopicRecord:
+        """Return the posts of the last stage, with their places in all stages."""
+        stage_places = {
+            name: places(run.get(topic.query_id, {}))
+            for name, run in self.stages.items()
+        }
+        final_places = list(stage_places.values())[-1]
+        posts: list[PostRecord] = []
+        for doc_id in final_places:
+            post = self._post(doc_id)
+            stages: dict[str, PlaceRecord] = {}
+            for name, of_stage in stage_places.items():
+                place = of_stage.get(doc_id)
+                if place:
+                    stages[name] = {"rank": place.rank, "score": place.score}
+            posts.append(
+                {"doc_id": doc_id, "text": post.text, "url": post.url, "stages": stages}
+            )
+        return {"query_id": topic.query_id, "query": topic.text, "posts": posts}
+
+    def _post(self, doc_id: str) -> Post:
+        """Return a post; a post that was not scored has an empty text."""
+        return self.candidates.posts.get(doc_id, Post(doc_id, ""))
 
 
 class Stopwatch:
@@ -131,27 +193,27 @@ class Stopwatch:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}
-        self._clock, self._since = clock, clock()
+        self._clock = clock
+        self._last_stop = clock()
 
     def stop(self, stage: str) -> None:
         """End the stage; its time is the time since the last call."""
         now = self._clock()
-        self.seconds[stage], self._since = now - self._since, now
+        self.seconds[stage] = now - self._last_stop
+        self._last_stop = now
 
 
 @dataclass(frozen=True)
 class Ranker:
     """Ranks posts for topics: finds candidates, scores them, combines the scores."""
 
-    retriever: Retriever | None  # Finds the candidates; None if they are always given
-    model: Model | None  # Gives the new scores; None keeps the first stage's ranking
-    collection: Collection | None = (
-        None  # The one searched; None if candidates are always given
-    )
+    retriever: Retriever | None  # Finds candidates; None: they come from the caller
+    model: Model | None  # Scores candidates; None keeps the first stage's ranking
+    collection: Collection | None = None  # The one searched, if any
 
     @property
     def name(self) -> str:
-        """Name of the model, or of the first stage without one."""
+        """Name of the model, or of the first stage without a model."""
         return self.model.name if self.model else self.first_stage_name
 
     @property
@@ -161,7 +223,7 @@ class Ranker:
 
     @property
     def description(self) -> str:
-        """Use of the first stage's scores, λ and its origin, for reports; "" without a model."""
+        """Use of the first stage's scores, λ and its origin; "" without a model."""
         return self.model.description if self.model else ""
 
     def rank(
@@ -170,51 +232,30 @@ class Ranker:
         hits: int = DEFAULT_HITS,
         progress: ProgressBar = hidden,
     ) -> Ranking:
-        """Find the best ``hits`` candidates of each topic, and rerank them. ``topics`` None are the
-        collection's; ``progress``: number of candidates -> a progress bar."""
+        """Find the best ``hits`` candidates of each topic, and rerank them.
+
+        Args:
+            topics: topics to search for; None searches for the collection's.
+            hits: number of candidates for each topic.
+            progress: number of candidates -> a progress bar.
+
+        Raises:
+            UsageError: retriever or topics are missing, or ``hits`` is below 1.
+            DataError: the topics are malformed, or a file or an index is damaged.
+            RerankerError: the model cannot score the candidates.
+        """
         if self.retriever is None:
-            raise UsageError(
-                "found no retriever, expected one; give candidates to rerank()"
-            )
-        hits = require_positive("hits", hits)
-        if topics is not None:
-            topics = as_topics(topics)
-        elif self.collection is None:
-            raise UsageError(
-                "`topics`: found none, expected some: this ranker has no collection"
-            )
-        else:
-            topics = self.collection.topics
+            raise UsageError("this ranker has no retriever; give candidates to rerank")
+        hits = _require_positive("hits", hits)
+        searched_topics = self._topics(topics)
         watch = Stopwatch()
-        candidates = self.retriever.search(topics, hits)
+        candidates = self.retriever.search(searched_topics, hits)
         watch.stop(self.first_stage_name)
-        return self._ranked(candidates, hits, progress, watch)
+        return self._ranking(candidates, hits, progress, watch)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
-        """Rank given candidates: of a run, a request, or a page of a search engine."""
-        return self._ranked(candidates, len(candidates), progress, Stopwatch())
-
-    def _ranked(
-        self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
-    ) -> Ranking:
-        """The stages of candidates; where several searches found them, their best ``hits``."""
-        stages = {self.first_stage_name: candidates.run}
-        if self.model:
-            if ADAPTED_FAMILY in self.model.families:
-                candidates = with_resources(candidates, self.collection)
-            with progress(len(candidates)) as report:
-                pairs, before = candidates.pairs(), self.first_stage_name
-                if unknown := self.model.unknown_numbers(pairs):
-                    warn(unknown)
-                for name, scores in self.model.stages(pairs, report, before):
-                    stages[name] = candidates.run_of(scores)
-                    watch.stop(name)
-        if candidates.signals:
-            best = {name: best_of(run, hits) for name, run in stages.items()}
-            stages = {**candidates.signals, **best}
-        return Ranking(
-            stages, candidates, {**watch.seconds, **candidates.seconds}, self.collection
-        )
+        """Rank candidates of a run, a request, or a page of a search engine."""
+        return self._ranking(candidates, len(candidates), progress, Stopwatch())
 
     def explain(
         self,
@@ -223,16 +264,72 @@ class Ranker:
         query_id: str = "",
         show: int = 10,
     ) -> ExplainedTopic:
-        """Reasons for the ranks of a topic's posts; see :mod:`tweetrerank.pipeline.explanation.topic`."""
+        """Return the reasons for the ranks of a topic's posts.
+
+        Args:
+            ranking: result of this ranker.
+            doc_ids: posts to explain; by default the best and those that moved most.
+            query_id: the topic; "" if there is only one.
+            show: number of best posts, without ``doc_ids``.
+
+        Raises:
+            UsageError: the model has no explanation, or a post or topic is unknown.
+            DataError: the topic has no candidates.
+        """
         if self.model is None:
             raise UsageError(f"found {self.name}, expected a model with an explanation")
         return explain(
             self.model, ranking, self.first_stage_name, doc_ids, query_id, show
         )
 
+    def _topics(self, topics: Topics) -> list[Topic]:
+        """Return the topics to search for, by default the collection's."""
+        if topics is not None:
+            return as_topics(topics)
+        if self.collection is None:
+            raise UsageError("`topics`: found none, and this ranker has no collection")
+        return self.collection.topics
 
-def require_positive(name: str, value: object) -> int:
-    """A number of posts; raises UsageError for another value."""
+    def _ranking(
+        self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
+    ) -> Ranking:
+        """Return the stages of candidates.
+
+        Candidates of several searches may be more than ``hits``; their stages are cut.
+        """
+        stages = {self.first_stage_name: candidates.run}
+        if self.model:
+            if ADAPTED_FAMILY in self.model.families:
+                candidates = with_resources(candidates, self.collection)
+            stages |= self._scored(self.model, candidates, progress, watch)
+        if candidates.signals:
+            best = {name: best_of(run, hits) for name, run in stages.items()}
+            stages = dict(candidates.signals) | best
+        seconds = watch.seconds | dict(candidates.seconds)
+        return Ranking(stages, candidates, seconds, self.collection)
+
+    def _scored(
+        self,
+        model: Model,
+        candidates: Candidates,
+        progress: ProgressBar,
+        watch: Stopwatch,
+    ) -> dict[str, Run]:
+        """Return the model's stages; a warning names numbers that posts lack."""
+        stages: dict[str, Run] = {}
+        with progress(len(candidates)) as report:
+            pairs = candidates.pairs()
+            unknown = model.unknown_numbers(pairs)
+            if unknown:
+                warn(unknown)
+            for name, scores in model.stages(pairs, report, self.first_stage_name):
+                stages[name] = candidates.run_of(scores)
+                watch.stop(name)
+        return stages
+
+
+def _require_positive(name: str, value: object) -> int:
+    """Return a number of posts; raise UsageError for anything else."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise UsageError(
             f"`{name}`: found {value!r}, expected a whole number of at least 1"

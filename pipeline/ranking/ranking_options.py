@@ -1,4 +1,4 @@
-"""Options of collections, of indexes in search engines, and of the commands that rank."""
+"""Options of collections, search engines, and commands that rank."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def addresses(text: str) -> str:
-    """Addresses of nodes, separated by commas."""
+    """Return addresses of nodes, separated by commas, if all are valid."""
     for url in text.split(","):
         check_url(url.strip())
     return text
@@ -43,8 +43,8 @@ class EngineOptions:
     topic: ClassVar[str] = "search engine"
 
     engine: str | None = option(
-        "search in OpenSearch or Elasticsearch at this address, in place of a local index; several "
-        "nodes are separated by commas",
+        "search in OpenSearch or Elasticsearch at this address, in place of a local "
+        "index; several nodes are separated by commas",
         parse=addresses,
         metavar="URL",
     )
@@ -52,8 +52,8 @@ class EngineOptions:
         "its index (default for a collection: tweetrerank-GROUP)", metavar="NAME"
     )
     engine_auth: Path | None = option(
-        'file of user and password, or api_key, and ca, as lines such as user = "reader" (default: '
-        "$TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, _CA)",
+        "file of user and password, or api_key, and ca, as lines such as "
+        'user = "reader" (default: $TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, _CA)',
         parse=existing_file,
         metavar="FILE",
     )
@@ -61,7 +61,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class ForeignOptions(EngineOptions):
-    """The same, and of an index that pipeline.index has not made."""
+    """Options of an index in a search engine, also of one made elsewhere."""
 
     topic: ClassVar[str] = "search engine"
 
@@ -76,22 +76,34 @@ class ForeignOptions(EngineOptions):
     )
     id_field: str | None = option("its field of ids (default: _id)", metavar="FIELD")
     query: Path | str | None = option(
-        "file of its query, JSON with {{query}} for the topic's text, or id of a search template "
-        "with the parameter query (default: match on the text field)",
+        "file of its query, JSON with {{query}} for the topic's text, or id of a "
+        "search template with the parameter query (default: match on the text field)",
         parse=query_file,
         metavar="FILE|ID",
     )
 
 
+_ADDRESS_FIELDS = {
+    "engine": "url",
+    "engine_index": "index",
+    "engine_auth": "auth",
+    "text_field": "text_field",
+    "url_field": "url_field",
+    "time_field": "time_field",
+    "id_field": "id_field",
+    "query": "query",
+}
+"""Option -> field of :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
+
+
 def engine_of(options: EngineOptions) -> dict[str, Any]:
-    """The given fields of an :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
-    names = {"engine": "url", "engine_index": "index", "engine_auth": "auth"}
-    names |= {
-        name: name
-        for name in ("text_field", "url_field", "time_field", "id_field", "query")
-    }
-    found = {names[name]: getattr(options, name, None) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the present fields of the address of a search engine."""
+    fields = {}
+    for option_name, name in _ADDRESS_FIELDS.items():
+        value = getattr(options, option_name, None)
+        if value is not None:
+            fields[name] = value
+    return fields
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,8 @@ class CollectionOptions:
     """Options of a collection."""
 
     topics: str = option(
-        "collection (mb2012, trecqa-raw, sample, my-posts.toml, …) or file of topics (TREC XML or "
-        "qid<TAB>text)",
+        "collection (mb2012, trecqa-raw, sample, my-posts.toml, …) or file of topics "
+        "(TREC XML or qid<TAB>text)",
         required=True,
         names=("--collection", "--topics"),
         metavar="NAME|FILE",
@@ -116,8 +128,8 @@ class ScoringOptions:
     """Options of scoring and mixing."""
 
     weight: float | None = option(
-        "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the candidates "
-        "are given without scores)",
+        "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the "
+        "candidates are given without scores)",
         parse=fraction,
         names=("--lambda",),
     )
@@ -137,20 +149,21 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     """Options of a collection, and of a model that ranks its posts."""
 
     reranker: str = option(
-        "model, or none for the first stage alone; fusion finds candidates by several rankers "
-        "(default: what was trained on an own collection and is best on its held-out topics, else "
-        f"fusion; {DEFAULT_WINDOW} with --candidates, --method or --engine, {DEFAULT_RERANKER} "
-        "with --lambda or --checkpoint)",
+        "model, or none for the first stage alone; fusion finds candidates by several "
+        "rankers (default: what was trained on an own collection and is best on its "
+        f"held-out topics, else fusion; {DEFAULT_WINDOW} with --candidates, --method "
+        f"or --engine, {DEFAULT_RERANKER} with --lambda or --checkpoint)",
         default=AUTO,
     )
     checkpoint: Path | None = option(
-        "folder of a trained model (default: the shipped one that has not seen these topics)",
+        "folder of a trained model (default: the shipped one that has not seen these "
+        "topics)",
         parse=Path,
         metavar="DIR",
     )
     idf: str | None = option(
-        "word frequencies: wordfreq, posts (of wordfreq and the collection's posts), or a file "
-        "(default: as trained)",
+        "word frequencies: wordfreq, posts (of wordfreq and the collection's posts), "
+        "or a file (default: as trained)",
         metavar="SOURCE",
     )
     hits: int | None = option(
@@ -163,12 +176,16 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def loading(self) -> dict[str, Any]:
-        """Arguments of :func:`tweetrerank.pipeline.ranking.checkpoints.load_model`."""
-        names = ("device", "threads", "idf", "batch_size")
-        return {name: getattr(self, name) for name in names}
+        """Return the arguments that loading a model and building a ranker share."""
+        return {
+            "device": self.device,
+            "threads": self.threads,
+            "idf": self.idf,
+            "batch_size": self.batch_size,
+        }
 
     def open_collection(self) -> "Collection":
-        """The collection, with the index and the judgments that the options name."""
+        """Open the collection, with the index and judgments of the options."""
         from tweetrerank.pipeline.collections.named import open_collection
 
         engine = engine_of(self)
@@ -179,12 +196,13 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
 
 @dataclass(frozen=True)
 class RankingOptions(ModelOptions):
-    """The same, and where candidates come from."""
+    """Options of a collection, a model, and the first stage."""
 
     topic: ClassVar[str] = "first stage"
 
     candidates: str | None = option(
-        "rerank this TREC run instead of searching; ql and rm3 name a collection's official runs",
+        "rerank this TREC run instead of searching; ql and rm3 name a collection's "
+        "official runs",
         metavar="RUN",
     )
     method: str | None = option(
@@ -196,51 +214,76 @@ class RankingOptions(ModelOptions):
         "Dirichlet smoothing of ql, rm3 and axiom", parse=positive_float
     )
     parameter: tuple[str, ...] = option(
-        "change another parameter of the first stage (k1, b, fb_terms, fb_docs, original_weight, "
-        "beta, …); may be given several times",
+        "change another parameter of the first stage (k1, b, fb_terms, fb_docs, "
+        "original_weight, beta, …); may be given several times",
         many=True,
         metavar="NAME=VALUE",
         argument_name="parameters",
     )
 
     def problems(self) -> list[str]:
-        """Arguments that contradict one another."""
-        rules = {
-            "--candidates: the run is given, so --method, --mu and --parameter change nothing": (
-                self.candidates and (self.method or self.mu or self.parameter)
-            ),
-            "--skip-unknown: only a run of --candidates can have unknown posts": (
-                self.skip_unknown and not self.candidates
-            ),
-            "--mu: bm25 has no μ; use --parameter k1=… and --parameter b=…": (
-                self.mu and self.method == "bm25"
-            ),
-            "--reranker none: there is nothing for --checkpoint or --lambda to do": (
-                self.reranker == NONE and (self.checkpoint or self.weight is not None)
-            ),
-        }
-        return [problem for problem, is_there in rules.items() if is_there]
+        """Return the contradictions among the options."""
+        problems = []
+        if self.candidates and any((self.method, self.mu, self.parameter)):
+            problems.append(
+                "--candidates: the run is given, so --method, --mu and --parameter "
+                "change nothing"
+            )
+        if self.skip_unknown and not self.candidates:
+            problems.append(
+                "--skip-unknown: only a run of --candidates can have unknown posts"
+            )
+        if self.mu and self.method == "bm25":
+            problems.append(
+                "--mu: bm25 has no μ; use --parameter k1=… and --parameter b=…"
+            )
+        has_model_option = self.checkpoint or self.weight is not None
+        if self.reranker == NONE and has_model_option:
+            problems.append(
+                "--reranker none: there is nothing for --checkpoint or --lambda to do"
+            )
+        return problems
 
     def open_ranker(self, collection: "Collection") -> "Ranker":
-        """The ranker that the options name; UsageError: they contradict one another, or search a
-        collection with given candidates."""
-        from tweetrerank.pipeline.ranking.build import ranker
+        """Build the ranker of the options.
 
-        if problems := self.problems():
+        Raises UsageError if they contradict one another, or concern a search in a
+        collection with given candidates.
+        """
+        from tweetrerank.pipeline.ranking.build import RankerSpecification
+
+        problems = self.problems()
+        if problems:
             raise UsageError(problems)
         if collection.given_candidates is not None:
-            names = ["method", "mu", "parameter", "index", "engine"]
-            names += (
-                [] if self.candidates else ["hits"]
-            )  # A run has ranks, and so best candidates.
-            problem = (
-                f"{collection.name} is not searched, its candidates are given; leave"
-            )
-            if given := [f"--{name}" for name in names if getattr(self, name)]:
-                raise UsageError([f"{flag}: {problem} {flag} out" for flag in given])
-        names = ["candidates", "checkpoint", "skip_unknown"]
-        how: dict[str, Any] = {
-            name: getattr(self, name) for name in names
-        } | self.loading()
-        how["parameters"] = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
-        return ranker(collection, self.reranker, self.method, self.weight, **how)
+            self._check_given(collection)
+        parameters = list(self.parameter)
+        if self.mu:
+            parameters.append(f"mu={self.mu}")
+        specification = RankerSpecification(
+            collection,
+            self.reranker,
+            first_stage=self.method,
+            weight=self.weight,
+            candidates=self.candidates,
+            skip_unknown=self.skip_unknown,
+            parameters=parameters,
+            checkpoint=self.checkpoint,
+            **self.loading(),
+        )
+        return specification.build()
+
+    def _check_given(self, collection: "Collection") -> None:
+        """Raise UsageError for options of a search, if candidates are given."""
+        names = ["method", "mu", "parameter", "index", "engine"]
+        if not self.candidates:  # The ranks of a run say which its best hits are.
+            names.append("hits")
+        problems = []
+        for name in names:
+            if getattr(self, name):
+                problems.append(
+                    f"--{name}: {collection.name} is not searched, its candidates are "
+                    f"given; leave --{name} out"
+                )
+        if problems:
+            raise UsageError(problems)

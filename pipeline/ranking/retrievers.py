@@ -1,4 +1,4 @@
-"""Candidates, and the retrievers that find them: in an index, in a run, or with the topics."""
+"""Candidates, and their retrievers: from an index, a run, or with the topics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,12 +36,15 @@ from tweetrerank.rerankers.pairs import (
     PRIOR,
     Pairs,
     Resources,
+    Rows,
     number_of,
     places_of,
     prior_of_rank,
 )
 from tweetrerank.rerankers.reranker import Model
 from tweetrerank.rerankers.text.spaces import ADAPTED
+
+Signals = dict[str, npt.NDArray[np.floating]]  # Name -> [P] values of the pairs
 
 
 @dataclass(frozen=True)
@@ -52,102 +55,128 @@ class Candidates:
     run: Run  # First-stage score of each candidate
     posts: Mapping[str, Post]  # doc_id -> post, for every candidate
     priors: Run | None = None
-    """query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent; None takes
-    the ranks of ``run``."""
+    """query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent.
+    None takes the ranks of ``run``."""
     signals: Mapping[str, Run] = field(default_factory=dict)
-    """Name -> query_id -> doc_id -> score by a ranker of this name, for the features
-    ``signal:NAME``; a ranker need not have every candidate."""
+    """Name of a ranker -> its scores, for the features ``signal:NAME``. A ranker may
+    lack candidates."""
     resources: Mapping[str, Resources] = field(default_factory=dict, repr=False)
-    """query_id -> what is known of its collection."""
+    """query_id -> knowledge of the topic's collection."""
     rest: Run = field(default_factory=dict, repr=False)
-    """First-stage score, from 0 to 1, of further posts, which are not scored and rank last."""
+    """First-stage scores, from 0 to 1, of further posts. They are not scored and rank
+    last."""
     forms: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """query_id -> what of the first stage is known to models that read it: ``scores``, the
-    ``order`` of its posts, or ``nothing``; ``scores`` where absent."""
+    """query_id -> part of the first stage that models may read: ``scores`` (the
+    default), the ``order`` of the posts, or ``nothing``."""
     seconds: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Name -> seconds of the searches that these are joined of."""
+    """Name -> seconds of each search that contributed candidates."""
 
     def __len__(self) -> int:
         return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
 
     def keys(self) -> list[tuple[str, str]]:
-        """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
-        return [
-            (t.query_id, d) for t in self.topics for d in self.run.get(t.query_id, {})
-        ]
+        """Return all (query_id, doc_id), in the order of :meth:`pairs`."""
+        keys = []
+        for topic in self.topics:
+            query_id = topic.query_id
+            keys += [(query_id, doc_id) for doc_id in self.run.get(query_id, {})]
+        return keys
 
     def pairs(self) -> Pairs:
-        """The candidates as pairs of texts, for a model; NaN where a signal is unknown."""
-        pairs, scores = self.texts, self._scores(self.run, np.nan, np.float64)
-        order = places_of(pairs.query_index, scores.astype(np.float32))
-        forms = [self.forms.get(topic.query_id, "scores") for topic in self.topics]
-        of_pairs = np.array(forms, dtype=object)[pairs.query_index]
-        priors = priors_of([self.run]) if self.priors is None else self.priors
-        posts, rows = self.posts.values(), pairs.post_index
-        numbers = dict.fromkeys(name for post in posts for name in post.signals)
-        signals = {
-            **{name: self._scores(run, np.nan) for name, run in self.signals.items()},
-            **{
-                NUMBER + name: np.array(
-                    [number_of(post.signals.get(name)) for post in posts]
-                )[rows]
-                for name in numbers
-            },
-            FIRST_STAGE: np.where(of_pairs == "scores", scores, np.nan),
-            ORDER: np.where(of_pairs != "nothing", order, np.nan),
-            PRIOR: self._scores(priors, 0.0),
-        }
-        known = (
-            [self.resources.get(t.query_id, {}) for t in self.topics]
-            if self.resources
-            else ()
-        )
-        return replace(pairs, signals=signals, resources=known)
+        """Return the candidates as pairs of texts, for a model.
+
+        Unknown signals are NaN.
+        """
+        pairs = self.texts
+        resources: Sequence[Resources] = ()
+        if self.resources:
+            resources = [
+                self.resources.get(topic.query_id, {}) for topic in self.topics
+            ]
+        return replace(pairs, signals=self._signals(pairs), resources=resources)
 
     def scored_by(self, model: Model) -> Run:
-        """The candidates' scores by a model, higher is better."""
+        """Return the candidates' scores by a model, higher is better."""
         return self.run_of(model.score(self.pairs()))
 
     def run_of(self, scores: npt.NDArray[np.floating]) -> Run:
-        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out. The
-        posts of :attr:`rest` follow below."""
+        """Return scores [P], in the order of :meth:`pairs`, as a run.
+
+        NaN leaves a candidate out. The posts of :attr:`rest` follow below.
+        """
         run: Run = {}
-        left = iter(scores.tolist())  # Each topic takes as many as it has candidates.
+        values = scores.tolist()
+        start = 0
         for topic in self.topics:
             doc_ids = self.run.get(topic.query_id, {})
-            found = {d: s for d, s in zip(doc_ids, left, strict=False) if s == s}
-            if rest := self.rest.get(topic.query_id):
-                lowest = min(found.values(), default=0.0) - 1.0
-                found |= {
-                    doc_id: lowest - 1.0 + score for doc_id, score in rest.items()
-                }
-            if found:
-                run[topic.query_id] = found
+            end = start + len(doc_ids)
+            topic_scores = zip(doc_ids, values[start:end], strict=True)
+            start = end
+            ranking = {
+                doc_id: score
+                for doc_id, score in topic_scores
+                if score == score  # Not NaN
+            }
+            rest = self.rest.get(topic.query_id)
+            if rest:
+                lowest = min(ranking.values(), default=0.0) - 1.0
+                for doc_id, score in rest.items():
+                    ranking[doc_id] = lowest - 1.0 + score
+            if ranking:
+                run[topic.query_id] = ranking
         return run
 
     @cached_property
     def texts(self) -> Pairs:
-        """Pairs without signals."""
+        """The pairs without signals."""
         query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
         post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
         keys = self.keys()
         return Pairs(
-            [topic.text for topic in self.topics],
-            [post.text for post in self.posts.values()],
-            [post.url for post in self.posts.values()],
-            np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
-            np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
-            {},
-            list(self.posts),
+            queries=[topic.text for topic in self.topics],
+            texts=[post.text for post in self.posts.values()],
+            urls=[post.url for post in self.posts.values()],
+            query_index=np.array([query_rows[query] for query, _ in keys], np.int64),
+            post_index=np.array([post_rows[doc_id] for _, doc_id in keys], np.int64),
+            signals={},
+            doc_ids=list(self.posts),
         )
+
+    def _signals(self, pairs: Pairs) -> Signals:
+        """Return the signals of the pairs."""
+        scores = self._scores(self.run, np.nan, np.float64)
+        order = places_of(pairs.query_index, scores.astype(np.float32))
+        forms = [self.forms.get(topic.query_id, "scores") for topic in self.topics]
+        pair_forms = np.array(forms, dtype=object)[pairs.query_index]  # [P]
+        priors = priors_of([self.run]) if self.priors is None else self.priors
+        signals: Signals = {
+            name: self._scores(run, np.nan) for name, run in self.signals.items()
+        }
+        signals |= self._numbers(pairs.post_index)
+        signals[FIRST_STAGE] = np.where(pair_forms == "scores", scores, np.nan)
+        signals[ORDER] = np.where(pair_forms != "nothing", order, np.nan)
+        signals[PRIOR] = self._scores(priors, 0.0)
+        return signals
+
+    def _numbers(self, post_rows: Rows) -> Signals:
+        """Return the numbers of the posts ``post_rows`` [P] as signals."""
+        posts = self.posts.values()
+        names: dict[str, None] = {}
+        for post in posts:
+            names |= dict.fromkeys(post.signals)
+        signals: Signals = {}
+        for name in names:
+            values = [number_of(post.signals.get(name)) for post in posts]
+            signals[NUMBER + name] = np.array(values)[post_rows]
+        return signals
 
     def _scores(
         self, run: Run, unknown: float, kind: type = np.float32
     ) -> npt.NDArray[Any]:
-        """[P] scores of a run, in the order of :meth:`pairs`."""
+        """Return the scores [P] of a run, in the order of :meth:`pairs`."""
         if not run:
             return np.full(len(self), unknown, dtype=kind)
-        found = (
+        scores_of_topics = (
             map(
                 run.get(topic.query_id, {}).get,
                 self.run.get(topic.query_id, {}),
@@ -155,46 +184,58 @@ class Candidates:
             )
             for topic in self.topics
         )
-        return np.fromiter(chain.from_iterable(found), dtype=kind)
+        return np.fromiter(chain.from_iterable(scores_of_topics), dtype=kind)
 
 
 def with_resources(
     candidates: Candidates, collection: Collection | None, judged_posts: bool = False
 ) -> Candidates:
-    """Candidates with the word vectors adapted to their collection, if it has them, and if wanted
-    with its judgments to train on, besides what is known of it."""
-    space = collection.adapted_space if collection else None
-    known: Resources = {ADAPTED: space} if space else {}
+    """Return candidates with knowledge of their collection.
+
+    These are adapted word vectors, if the collection has them, and with
+    ``judged_posts`` the judgments to train on.
+    """
+    knowledge: dict[str, Any] = {}
+    if collection and collection.adapted_space:
+        knowledge[ADAPTED] = collection.adapted_space
     if collection and judged_posts:
-        known = {**known, JUDGED: collection.judged_posts}
-    resources = {
-        topic.query_id: {**candidates.resources.get(topic.query_id, {}), **known}
-        for topic in candidates.topics
-    }
-    return replace(candidates, resources=resources) if known else candidates
+        knowledge[JUDGED] = collection.judged_posts
+    if not knowledge:
+        return candidates
+    resources = {}
+    for topic in candidates.topics:
+        present = candidates.resources.get(topic.query_id, {})
+        resources[topic.query_id] = dict(present) | knowledge
+    return replace(candidates, resources=resources)
 
 
 def priors_of(runs: Sequence[Run]) -> Run:
-    """The mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run (Severyn & Moschitti 2015)."""
+    """Return the mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run.
+
+    Source: Severyn and Moschitti (2015), section 5.
+    """
 
     def priors(scores: Mapping[str, float]) -> dict[str, float]:
         values = prior_of_rank(np.arange(1, len(scores) + 1)).tolist()
-        return {
-            doc_id: v for (doc_id, _), v in zip(ranked(scores), values, strict=True)
-        }
+        doc_ids = [doc_id for doc_id, _ in ranked(scores)]
+        return dict(zip(doc_ids, values, strict=True))
 
     return mean_over(runs, priors)
 
 
 def mean_over(
-    runs: Sequence[Run], of: Callable[[dict[str, float]], dict[str, float]]
+    runs: Sequence[Run],
+    value_of: Callable[[dict[str, float]], dict[str, float]],
 ) -> Run:
-    """The mean over ``runs`` of each candidate's value ``of`` a topic's scores, 0 outside a run."""
+    """Return the mean over ``runs`` of each candidate's value, 0 outside a run.
+
+    ``value_of``: a topic's scores -> the values of its candidates.
+    """
     total: Run = {}
     for run in runs:
         for query_id, scores in run.items():
             sums = total.setdefault(query_id, {})
-            for doc_id, value in of(scores).items():
+            for doc_id, value in value_of(scores).items():
                 sums[doc_id] = sums.get(doc_id, 0.0) + value / len(runs)
     return total
 
@@ -207,16 +248,25 @@ class Retriever(Protocol):
         """Origin of the candidates, for reports."""
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best ``hits`` posts of each topic."""
+        """Return the best ``hits`` posts of each topic."""
 
 
 def without_own_ids(run: Run) -> Run:
-    """A run in which a topic's results lack the post of its id, as in BEIR's evaluation."""
+    """Return a run in which no topic has a result with the topic's id.
+
+    BEIR's evaluation does the same. A note reports it once.
+    """
     if any(query_id in scores for query_id, scores in run.items()):
         note(
-            "a post with the id of the query does not count as its result, as in BEIR's figures"
+            "a post with the id of the query does not count as its result, as in "
+            "BEIR's figures"
         )
-    return {q: {d: s for d, s in scores.items() if d != q} for q, scores in run.items()}
+    remaining: Run = {}
+    for query_id, scores in run.items():
+        remaining[query_id] = {
+            doc_id: score for doc_id, score in scores.items() if doc_id != query_id
+        }
+    return remaining
 
 
 @dataclass(frozen=True)
@@ -225,27 +275,25 @@ class IndexRetriever:
 
     index: LuceneIndex | EngineIndex
     method: Method
-    skips_own_id: bool = (
-        False  # Whether a post with the id of a topic is none of its results
-    )
+    skips_own_id: bool = False  # Whether posts with the id of the topic are no results
 
     @property
     def name(self) -> str:
-        """The method's name."""
+        """Name of the method."""
         return self.method.name
 
     def run(self, topics: Sequence[Topic], hits: int) -> Run:
-        """The scores of the best ``hits`` posts of each topic."""
+        """Return the scores of the best ``hits`` posts of each topic."""
         run = self.index.search(topics, self.method, hits=hits + self.skips_own_id)
         if not self.skips_own_id:
             return run
-        kept = without_own_ids(run).items()
         return {
-            query_id: dict(islice(scores.items(), hits)) for query_id, scores in kept
+            query_id: dict(islice(scores.items(), hits))
+            for query_id, scores in without_own_ids(run).items()
         }
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best ``hits`` posts of each topic, none of them later than the topic."""
+        """Return the best ``hits`` posts of each topic, none of them later than it."""
         run = self.run(topics, hits)
         return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))
 
@@ -258,62 +306,80 @@ class RunRetriever:
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
     """doc_ids -> those posts that the collection has."""
     name: str  # Name of the run, for reports and messages
-    skip_unknown: bool = (
-        False  # Leave out posts that the collection lacks; else they are an error
-    )
+    skip_unknown: bool = False
+    """Whether to leave out posts that the collection lacks, in place of an error."""
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The first ``hits`` posts of each topic in the run. Where posts are left out, the others
-        keep the prior of their rank in the whole run. Raises DataError if the run has none of the
-        topics, or posts that the collection lacks."""
+        """Return the first ``hits`` posts of each topic in the run.
+
+        If posts are left out, the others keep the prior of their rank in the complete
+        run. Raises DataError if the run lacks all topics, or has posts that the
+        collection lacks.
+        """
+        run = self._run_of(topics)
+        # With posts to leave out, more than the best hits may be needed.
+        requested = run if self.skip_unknown else best_of(run, hits)
+        doc_ids = doc_ids_of(requested)
+        posts = self.find_posts(doc_ids)
+        unknown = [doc_id for doc_id in doc_ids if doc_id not in posts]
+        if not unknown:
+            return Candidates(topics, best_of(requested, hits), posts)
+        problem = (
+            f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the "
+            "collection"
+        )
+        if not self.skip_unknown or not posts:
+            remedy = "name the collection that the run was made on"
+            if not self.skip_unknown:
+                remedy += ", or leave them out by --skip-unknown"
+            raise DataError(f"{problem} ({listed(unknown)}); {remedy}")
+        say(f"{problem}; left out before and after")
+        best = best_of(_with_posts(run, posts), hits)
+        return Candidates(topics, best, posts, priors=priors_of([run]))
+
+    def _run_of(self, topics: Sequence[Topic]) -> Run:
+        """Return the part of the run for these topics, under their own ids."""
         query_ids = [topic.query_id for topic in topics]
-        known = aligned(self.run, query_ids, self.name)
-        run = {
-            query_id: known[query_id] for query_id in query_ids if known.get(query_id)
-        }
+        aligned_run = aligned(self.run, query_ids, self.name)
+        run = {}
+        for query_id in query_ids:
+            scores = aligned_run.get(query_id)
+            if scores:
+                run[query_id] = scores
         if not run:
             raise DataError(
-                f"{self.name}: found results for {listed(list(self.run))}, expected some for "
-                f"the topics {listed(query_ids)}"
+                f"{self.name}: found results for {listed(list(self.run))}, expected "
+                f"some for the topics {listed(query_ids)}"
             )
-        kept = run if self.skip_unknown else best_of(run, hits)
-        doc_ids = doc_ids_of(kept)
-        posts = self.find_posts(doc_ids)
-        if not (unknown := [doc_id for doc_id in doc_ids if doc_id not in posts]):
-            return Candidates(topics, best_of(kept, hits), posts)
-        found = f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection"
-        if not self.skip_unknown or not posts:
-            advice = (
-                "" if self.skip_unknown else ", or leave them out by --skip-unknown"
-            )
-            raise DataError(
-                f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
-            )
-        say(f"{found}; left out before and after")
-        kept = {
-            q: {d: s for d, s in scores.items() if d in posts}
-            for q, scores in run.items()
+        return run
+
+
+def _with_posts(run: Run, posts: Mapping[str, Post]) -> Run:
+    """Return the results with these posts, without topics that lack results."""
+    remaining: Run = {}
+    for query_id, scores in run.items():
+        in_collection = {
+            doc_id: score for doc_id, score in scores.items() if doc_id in posts
         }
-        best = best_of({q: scores for q, scores in kept.items() if scores}, hits)
-        return Candidates(topics, best, posts, priors=priors_of([run]))
+        if in_collection:
+            remaining[query_id] = in_collection
+    return remaining
 
 
 @dataclass(frozen=True)
 class GivenRetriever:
-    """Takes the candidates that come with a collection's topics; they have no scores."""
+    """Takes the candidates that come with a collection's topics, without scores."""
 
     collection: Collection
     name: str = "given, by id"
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """All given candidates of each topic, whatever ``hits``."""
-        given = self.collection.given_candidates or {}
-        run = {topic.query_id: given.get(topic.query_id, {}) for topic in topics}
-        posts, forms = (
-            self.collection.find_posts(doc_ids_of(run)),
-            dict.fromkeys(run, "nothing"),
-        )
-        # Without scores there are no ranks to make priors of.
+        """Return all candidates of each topic; ``hits`` is ignored."""
+        candidates = self.collection.given_candidates or {}
+        run = {topic.query_id: candidates.get(topic.query_id, {}) for topic in topics}
+        posts = self.collection.find_posts(doc_ids_of(run))
+        forms = dict.fromkeys(run, "nothing")
+        # Without scores there are no ranks, and so no priors.
         return Candidates(topics, run, posts, priors={}, forms=forms)
 
 
@@ -324,8 +390,12 @@ def retriever_for(
     parameters: Sequence[str] = (),
     skip_unknown: bool = False,
 ) -> Retriever:
-    """The source of a collection's candidates, for the arguments of :func:`tweetrerank.pipeline.ranker`.
-    ``candidates`` None searches the index, or takes the candidates that come with the topics."""
+    """Return the source of a collection's candidates.
+
+    For the arguments see :func:`tweetrerank.ranker`. Without ``candidates`` the index
+    is searched, unless candidates come with the topics. ``skip_unknown``: leave out
+    posts of ``candidates`` that the collection lacks.
+    """
     if candidates:
         run = read_run(collection.runs.get(candidates, Path(candidates)))
         if collection.skips_own_id:
@@ -333,35 +403,47 @@ def retriever_for(
         return RunRetriever(run, collection.find_posts, candidates, skip_unknown)
     if collection.given_candidates is not None:
         return GivenRetriever(collection)
-    found = _method(collection, method, parameters)  # Before an engine is asked.
-    return IndexRetriever(collection.open_index(), found, collection.skips_own_id)
+    # Wrong arguments are reported before an engine gets a request.
+    search_method = _method(collection, method, parameters)
+    return IndexRetriever(
+        collection.open_index(), search_method, collection.skips_own_id
+    )
 
 
 def _method(
     collection: Collection, name: str | None, parameters: Sequence[str]
 ) -> Method:
-    """The method of this name with its changes; that of the index, if it has one of its own."""
+    """Return the method of this name with changed parameters.
+
+    An index that ranks by its own query has only that.
+    """
     offered = collection.methods
     if collection.engine and not offered:
-        if not (name or parameters):
-            return EngineQuery()
-        problem = f"{collection.engine} is ranked by its own query; leave it and `parameters` out"
-    elif name not in (None, *METHODS):
-        similar = did_you_mean(str(name), list(METHODS))
-        problem = f"found {name!r}, expected one of {', '.join(METHODS)}{similar}"
-    else:
-        found: Method = apply_changes(
-            METHODS[name or DEFAULT_METHOD](), parameters, "--parameter"
+        if name or parameters:
+            raise UsageError(
+                f"`first_stage`: {collection.engine} is ranked by its own query; leave "
+                "it and `parameters` out"
+            )
+        return EngineQuery()
+    if name is not None and name not in METHODS:
+        raise UsageError(
+            f"`first_stage`: found {name!r}, expected one of {', '.join(METHODS)}"
+            f"{did_you_mean(name, list(METHODS))}"
         )
-        if found.name in offered or not collection.engine:
-            return found
-        problem = (
-            f"found {found.name}, expected one of {', '.join(offered)}, which a search engine "
-            "offers; search a local index (without an engine's address) for others"
+    default = METHODS[name or DEFAULT_METHOD]()
+    method: Method = apply_changes(default, parameters, "--parameter")
+    if collection.engine and method.name not in offered:
+        raise UsageError(
+            f"`first_stage`: found {method.name}, expected one of "
+            f"{', '.join(offered)}, which a search engine offers; search a local index "
+            "(without an engine's address) for others"
         )
-    raise UsageError(f"`first_stage`: {problem}")
+    return method
 
 
 def doc_ids_of(run: Run) -> list[str]:
-    """Every post of a run once."""
-    return list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))
+    """Return every post of a run once."""
+    doc_ids: dict[str, None] = {}
+    for scores in run.values():
+        doc_ids |= dict.fromkeys(scores)
+    return list(doc_ids)

@@ -1,21 +1,38 @@
 """Tables of runs' measures, and the best posts of a topic."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.collections.own import qrels_of
-from tweetrerank.pipeline.collections.trec import Qrels, Run, run_of
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Qrels, run_of
 from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
 from tweetrerank.pipeline.evaluation.measures import Evaluator, Values, heading, mean
 from tweetrerank.pipeline.text import counted, print_posts, table_lines
 from tweetrerank.pipeline.usage_error import UsageError
 
 if TYPE_CHECKING:
+    import pandas
+
+    from tweetrerank.pipeline.collections.collection import Collection
     from tweetrerank.pipeline.ranking.ranker import Ranking
 
 SHOWN = 5  # Posts shown of a topic
+
+Scores: TypeAlias = (
+    "Ranking | Mapping[str, Mapping[str, float]] | Mapping[int, Mapping[int, float]]"
+)
+"""A ranking, or a run: query_id -> doc_id -> score."""
+
+Judgments: TypeAlias = (
+    "str | Path | Sequence[str | Path] | Mapping[str, Mapping[str, int]]"
+    " | Mapping[int, Mapping[int, int]] | Iterable[Mapping[str, object]]"
+    " | pandas.DataFrame"
+)
+"""Judgments: a file or several, query_id -> doc_id -> grade, or rows."""
 
 
 @dataclass(frozen=True)
@@ -23,96 +40,137 @@ class Evaluation:
     """Measures of the stages of a ranking; printed, a table with a row for each."""
 
     title: str  # Collection and number of judged topics
-    values: Mapping[
-        str, Values
-    ]  # Stage -> measure -> query_id -> value, for every judged topic
+    values: Mapping[str, Values]
+    """Stage -> measure -> query_id -> value, for every judged topic."""
     milliseconds: Mapping[str, float] = field(default_factory=dict)
-    """Stage -> milliseconds a topic, where they are known."""
-    notes: Mapping[str, str] = field(
-        default_factory=dict
-    )  # Stage -> text at the end of its row
+    """Stage -> milliseconds a topic, for the stages with a known time."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Stage -> text at the end of its row."""
 
     def __getitem__(self, stage: str) -> dict[str, float]:
-        """Measure -> mean over the judged topics, of one stage."""
-        return {
-            measure: mean(by_topic) for measure, by_topic in self.values[stage].items()
-        }
+        """Return measure -> mean over the judged topics, of one stage."""
+        values = self.values[stage]
+        return {measure: mean(by_topic) for measure, by_topic in values.items()}
 
     def __str__(self) -> str:
-        header, rows = [self.title, *map(heading, next(iter(self.values.values())))], []
-        header += ["ms/topic"] if self.milliseconds else []
-        for stage in self.values:
-            row = [stage, *(f"{value:.4f}" for value in self[stage].values())]
-            if self.milliseconds:
-                known = self.milliseconds.get(stage)
-                row.append("" if known is None else f"{known:.1f}")
-            rows.append([*row, self.notes.get(stage, "")])
-        return "\n".join(table_lines([*header, ""], rows, left=[0, len(header)]))
+        measures = next(iter(self.values.values()))
+        header = [self.title]
+        header += [heading(measure) for measure in measures]
+        if self.milliseconds:
+            header.append("ms/topic")
+        rows = [self._row(stage) for stage in self.values]
+        notes_column = len(header)
+        header.append("")
+        return "\n".join(table_lines(header, rows, left=[0, notes_column]))
+
+    def _row(self, stage: str) -> list[str]:
+        """Return the cells of a stage."""
+        row = [stage]
+        row += [f"{value:.4f}" for value in self[stage].values()]
+        if self.milliseconds:
+            milliseconds = self.milliseconds.get(stage)
+            row.append("" if milliseconds is None else f"{milliseconds:.1f}")
+        row.append(self.notes.get(stage, ""))
+        return row
 
 
 def evaluate(
-    ranking: "Ranking | Run",
+    ranking: Scores,
     *measures: str,
-    qrels: Qrels | None = None,
+    qrels: "Judgments | None" = None,
     title: str = "run",
 ) -> Evaluation:
-    """Measures of a ranking, every stage beside the others, or of a run.
-
-    Raises DataError without judgments, UsageError for an unknown measure.
+    """Measure a ranking, stage by stage, or a run.
 
     Args:
-        ranking: for a run see :func:`tweetrerank.pipeline.collections.trec.run_of`.
-        measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``; else the collection's.
-        qrels: query_id -> doc_id -> grade, rows, or a file; else the collection's.
+        ranking: result of a ranker, or a run, see
+            :func:`tweetrerank.pipeline.collections.trec.run_of`.
+        measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``, or one list
+            of them; by default the collection's.
+        qrels: query_id -> doc_id -> grade, rows, or a file; by default the
+            collection's.
+        title: name of a run in the table.
+
+    Raises:
+        DataError: there are no judgments.
+        UsageError: a measure is unknown.
     """
+    from tweetrerank.pipeline.ranking.ranker import Ranking
+
     if len(measures) == 1 and not isinstance(measures[0], str):
         (measures,) = measures
-    collection = getattr(ranking, "collection", None)
-    stages: Mapping[str, Run] = getattr(ranking, "stages", None) or {
-        title: run_of(ranking)
-    }
-    if qrels is None:
-        if collection is None:
-            raise DataError("found no judgments of these topics, expected `qrels`")
-        if (qrels := collection.qrels) is None:
-            raise DataError(collection.missing_judgments)
-        collection.check_judged_posts()
+    collection: Collection | None = None
+    milliseconds: dict[str, float] = {}
+    if isinstance(ranking, Ranking):
+        collection = ranking.collection
+        stages = ranking.stages
+        topics = max(1, len(ranking.candidates.topics))
+        for stage, seconds in ranking.seconds.items():
+            milliseconds[stage] = 1000 * seconds / topics
     else:
-        qrels = qrels_of(qrels)
-    usual = collection.measures if collection else DEFAULT_MEASURES
-    evaluator = Evaluator(qrels, measures or usual)
-    topics, seconds = 1, getattr(ranking, "seconds", {})
-    if candidates := getattr(ranking, "candidates", None):
-        topics = max(1, len(candidates.topics))
+        stages = {title: run_of(ranking)}
+    grades = _grades(qrels, collection)
+    if not measures:
+        measures = tuple(collection.measures) if collection else DEFAULT_MEASURES
+    evaluator = Evaluator(grades, measures)
+    topics_text = counted(len(grades), "judged topic")
     return Evaluation(
-        f"{f'{collection.name}, ' if collection else ''}{counted(len(qrels), 'judged topic')}",
+        f"{collection.name}, {topics_text}" if collection else topics_text,
         {name: evaluator(run) for name, run in stages.items()},
-        {name: 1000 * value / topics for name, value in seconds.items()},
+        milliseconds,
     )
+
+
+def _grades(qrels: "Judgments | None", collection: "Collection | None") -> Qrels:
+    """Return judgments, by default the collection's."""
+    if qrels is not None:
+        return qrels_of(qrels)
+    if collection is None:
+        raise DataError("found no judgments of these topics, expected `qrels`")
+    grades = collection.qrels
+    if grades is None:
+        raise DataError(collection.missing_judgments)
+    collection.check_judged_posts()
+    return grades
 
 
 def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -> None:
-    """Print the best posts of one topic in the first and in the last of a ranking's stages.
-    ``query_id`` None is the first topic with results, ``none`` prints nothing."""
-    candidates, names = ranking.candidates, list(ranking.stages)
-    topics = {
-        t.query_id: t for t in candidates.topics if candidates.run.get(t.query_id)
-    }
-    query_id = next(iter(topics), "none") if query_id is None else query_id
-    if query_id == "none":
+    """Print the best posts of one topic in the first and the last stage of a ranking.
+
+    ``query_id`` None is the first topic with results, ``none`` prints nothing.
+    """
+    topic = _topic_to_print(ranking, query_id)
+    if topic is None:
         return
-    if query_id not in topics:
-        raise UsageError(
-            f"--show: found {query_id!r}, expected a topic with results: "
-            f"{', '.join([*topics][:5])}, … or none"
-        )
-    grades = (qrels or {}).get(query_id, {})
-    stages = (
-        {"before": names[0], "after": names[-1]} if names[1:] else {"before": names[0]}
-    )
+    grades = (qrels or {}).get(topic.query_id, {})
+    names = list(ranking.stages)
+    stages = {"before": names[0]}
+    if len(names) > 1:
+        stages["after"] = names[-1]
     for when, stage in stages.items():
-        print(f"\ntopic {query_id} “{topics[query_id].text}”, {when}:")
-        hits = ranking.best(SHOWN, query_id, stage)
+        print(f"\ntopic {topic.query_id} “{topic.text}”, {when}:")
+        hits = ranking.best(SHOWN, topic.query_id, stage)
         print_posts(hits, [f"[{grades.get(hit.doc_id, '-')}]" for hit in hits])
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
+
+
+def _topic_to_print(ranking: "Ranking", query_id: str | None) -> Topic | None:
+    """Return the topic that a user chose, by default the first one with results."""
+    candidates = ranking.candidates
+    topics = {
+        topic.query_id: topic
+        for topic in candidates.topics
+        if candidates.run.get(topic.query_id)
+    }
+    if query_id is None:
+        return next(iter(topics.values()), None)
+    if query_id == "none":
+        return None
+    if query_id not in topics:
+        examples = ", ".join(list(topics)[:5])
+        raise UsageError(
+            f"--show: found {query_id!r}, expected a topic with results: {examples}, … "
+            "or none"
+        )
+    return topics[query_id]

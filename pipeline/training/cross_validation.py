@@ -1,8 +1,8 @@
-"""λ, tuned by cross-validation on held-out training topics, and whether a model pays on these.
+"""λ, tuned by cross-validation on held-out topics, and the gain of a model on these.
 
-On an own collection candidates are those of the search's first stage. λ is tuned on scores of
-models that had not seen the topics, and each topic is measured with the λ of the other folds, so
-the figures are those to expect on new topics.
+On a user's collection, candidates are those of the search's first stage. λ is tuned on
+scores of models that had not seen the topics. Each topic is measured with the λ of the
+other folds, so the figures are those to expect on new topics.
 """
 
 import dataclasses
@@ -30,11 +30,8 @@ from tweetrerank.pipeline.ranking.interpolation import (
     interpolate,
 )
 from tweetrerank.pipeline.ranking.retrievers import Candidates
-from tweetrerank.pipeline.training.training_set import (
-    Outcome,
-    TrainingSet,
-    own_training_set,
-)
+from tweetrerank.pipeline.training.training_set import TrainingSet, own_training_set
+from tweetrerank.pipeline.training.validation import Outcome
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.logistic import logistic_regression
@@ -42,7 +39,8 @@ from tweetrerank.rerankers.reranker import Model
 
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 HELD_OUT_FILE = "held_out.run.gz"
-"""In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
+"""In a checkpoint's folder: neural scores of training topics, by models that had not
+seen these topics."""
 
 STEPS = 20  # Steps of λ, from 0 to 1
 SEED = 1  # Seed of the folds
@@ -50,7 +48,7 @@ SEED = 1  # Seed of the folds
 
 @dataclass(frozen=True)
 class HeldOut:
-    """First-stage and neural scores of held-out training topics, and their judgments."""
+    """First-stage and neural scores of held-out topics, and their judgments."""
 
     lexical: Run
     neural: Run
@@ -61,123 +59,173 @@ class HeldOut:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The scores of several collections, with its name before each query_id."""
+        """Return the scores of several collections.
+
+        Names of collections become prefixes of the query_ids.
+        """
+        lexical: Run = {}
+        neural: Run = {}
+        qrels: Qrels = {}
+        for part in parts:
+            name = part.collections[0]
+            lexical |= {f"{name}/{q}": scores for q, scores in part.lexical.items()}
+            neural |= {f"{name}/{q}": scores for q, scores in part.neural.items()}
+            qrels |= {f"{name}/{q}": grades for q, grades in part.qrels.items()}
         names = [part.collections[0] for part in parts]
-
-        def joined(field: str) -> dict[str, Any]:
-            named = zip(names, (getattr(part, field) for part in parts), strict=True)
-            return {
-                f"{name}/{q}": scores
-                for name, run in named
-                for q, scores in run.items()
-            }
-
-        lexical, neural, qrels = map(joined, ("lexical", "neural", "qrels"))
         return cls(
             lexical, neural, qrels, names, parts[0].checkpoint, parts[0].first_stage
         )
 
     @classmethod
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> Self:
-        """Read a checkpoint's scores of held-out topics; ``test`` was left out of its training."""
+        """Read a checkpoint's scores of held-out topics.
+
+        Its training excluded the collection ``test``.
+        """
         test = find(test, data).name
-        neural, path = (
-            read_held_out(checkpoint, f"--test {test}"),
-            checkpoint / HELD_OUT_FILE,
-        )
-        names, lexical, qrels = list[str](), Run(), Qrels()
+        neural = read_held_out(checkpoint, f"--test {test}")
+        names: list[str] = []
+        lexical: Run = {}
+        qrels: Qrels = {}
         for name in training_collections(test, data):
             collection = find(name, data)
             judgments = collection.qrels or {}
-            if topics := [query_id for query_id in judgments if query_id in neural]:
+            topics = [query_id for query_id in judgments if query_id in neural]
+            if topics:
                 names.append(name)
                 official = read_run(collection.runs["ql"])
                 lexical |= {query_id: official[query_id] for query_id in topics}
                 qrels |= {query_id: judgments[query_id] for query_id in topics}
-        if unknown := sorted(set(neural) - set(lexical)):
+        unknown = sorted(set(neural) - set(lexical))
+        if unknown:
             raise DataError(
-                f"{path}: found scores of topics {', '.join(unknown[:3])} …, which belong to none "
-                f"of the collections that {test} may be tuned on; name the checkpoint trained "
-                "without it"
+                f"{checkpoint / HELD_OUT_FILE}: found scores of topics "
+                f"{', '.join(unknown[:3])} …, which belong to none of the collections "
+                f"that {test} may be tuned on; name the checkpoint trained without it"
             )
-        return cls(
-            lexical, neural, qrels, names, f"{checkpoint.parent.name}/{checkpoint.name}"
-        )
+        source = f"{checkpoint.parent.name}/{checkpoint.name}"
+        return cls(lexical, neural, qrels, names, source)
 
     def tune(self, measure: str = "AP", folds: int = 5) -> Tuning:
-        """The λ of the grid 0, 0.05, … 1 with the best mean over all judged topics.
+        """Return the λ of the grid 0, 0.05, … 1 with the best mean over judged topics.
 
-        Among equally good weights the middle of their longest stretch is taken, the one least
-        sensitive to the topics at hand. Judged topics without results count as 0, whatever λ.
+        Among equally good weights this is the middle of their longest stretch, which is
+        the least sensitive to the topics at hand. Judged topics without results count
+        as 0 for every λ.
 
-        Raises UsageError for more folds than topics or fewer than 2, or an unknown measure.
+        Raises UsageError for more folds than topics or fewer than 2, or an unknown
+        measure.
         """
-        if not 2 <= folds <= (count := len(self.qrels)):
+        count = len(self.qrels)
+        if not 2 <= folds <= count:
             raise UsageError(
                 f"found {folds} folds, expected 2 to {count}, the number of topics"
             )
-        evaluator = Evaluator(self.qrels, [measure])
-        first = {q: self.lexical[q] for q in evaluator.query_ids if q in self.lexical}
-        values: dict[float, dict[str, float]] = {}  # λ -> query_id -> measure
-        for weight in (part / STEPS for part in range(STEPS + 1)):
-            (values[weight],) = evaluator(
-                interpolate(first, self.neural, weight)
-            ).values()
-
-        def curve(query_ids: set[str]) -> dict[float, float]:
-            return {
-                weight: mean(of[q] for q in query_ids) for weight, of in values.items()
-            }
-
-        topics, parts = set(self.qrels), fold_topics(self.qrels, folds, SEED)
-        weights = [_best(curve(topics - set(fold))) for fold in parts]
-        held_out = [
-            values[w][q] for w, fold in zip(weights, parts, strict=True) for q in fold
-        ]
-        found = curve(topics)
-        of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, SEED
-        return Tuning(_best(found), found, *of_folds, *self._provenance())
+        values = self._grid(measure)
+        topics = set(self.qrels)
+        weights = []
+        held_out = []
+        for fold in fold_topics(self.qrels, folds, SEED):
+            weight = _best(_curve(values, topics - set(fold)))
+            weights.append(weight)
+            held_out += [values[weight][query_id] for query_id in fold]
+        curve = _curve(values, topics)
+        return self._tuning(
+            weight=_best(curve),
+            curve=curve,
+            cross_validated=mean(held_out),
+            fold_weights=tuple(weights),
+            measure=measure,
+            normalization="minmax",
+            folds=folds,
+            seed=SEED,
+        )
 
     def unmixed(self, measure: str, folds: int) -> Tuning:
-        """The figures of a model without λ, whose scores of topics held out in folds are these."""
-        evaluator = Evaluator(self.qrels, [measure])
-        first, trained = (
-            mean(evaluator(run)[measure]) for run in (self.lexical, self.neural)
-        )
-        figures = {0.0: first, 1.0: trained}, trained, (), measure, "none", folds, 0
-        return Tuning(1.0, *figures, *self._provenance())
+        """Return the figures of a model without λ.
 
-    def _provenance(self) -> tuple[Any, ...]:
-        """The fields of a tuning from its topics to the calibration of the neural scores."""
-        today, calibration = datetime.date.today(), calibrate(self.neural, self.qrels)
-        source = self.first_stage, self.checkpoint, today.isoformat(), calibration
-        return tuple(self.qrels), tuple(self.collections), *source
+        Its scores are those of topics held out in folds.
+        """
+        evaluator = Evaluator(self.qrels, [measure])
+        first = mean(evaluator(self.lexical)[measure])
+        trained = mean(evaluator(self.neural)[measure])
+        return self._tuning(
+            weight=1.0,
+            curve={0.0: first, 1.0: trained},
+            cross_validated=trained,
+            fold_weights=(),
+            measure=measure,
+            normalization="none",
+            folds=folds,
+            seed=0,
+        )
+
+    def _grid(self, measure: str) -> dict[float, dict[str, float]]:
+        """Return λ -> query_id -> measure of the mixture."""
+        evaluator = Evaluator(self.qrels, [measure])
+        lexical = {q: self.lexical[q] for q in evaluator.query_ids if q in self.lexical}
+        values = {}
+        for step in range(STEPS + 1):
+            weight = step / STEPS
+            mixture = interpolate(lexical, self.neural, weight)
+            (values[weight],) = evaluator(mixture).values()
+        return values
+
+    def _tuning(self, **figures: Any) -> Tuning:
+        """Return a tuning with these figures and the provenance of the scores."""
+        return Tuning(
+            **figures,
+            topics=tuple(self.qrels),
+            collections=tuple(self.collections),
+            first_stage=self.first_stage,
+            checkpoint=self.checkpoint,
+            date=datetime.date.today().isoformat(),
+            calibration=calibrate(self.neural, self.qrels),
+        )
+
+
+def _curve(
+    values: Mapping[float, Mapping[str, float]], query_ids: set[str]
+) -> dict[float, float]:
+    """Return λ -> mean over some topics of its values."""
+    return {
+        weight: mean(by_topic[query_id] for query_id in query_ids)
+        for weight, by_topic in values.items()
+    }
 
 
 def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
-    """The logistic calibration of judged topics' scores, with the same weight for each topic. Posts
-    without a judgment count as not relevant. None if relevant posts do not have higher scores, or
-    there are none."""
-    topics = [query_id for query_id in qrels if scores.get(query_id)]
-    values = [score for query_id in topics for score in scores[query_id].values()]
-    relevant = [qrels[q].get(doc_id, 0) > 0 for q in topics for doc_id in scores[q]]
+    """Return the logistic calibration of judged topics' scores.
+
+    All topics have the same weight. Posts without a judgment count as not relevant.
+    None if there are no relevant posts, or their scores are not higher.
+    """
+    values: list[list[float]] = []  # [P, 1]
+    relevant: list[bool] = []
+    weights: list[float] = []
+    for query_id, grades in qrels.items():
+        topic_scores = scores.get(query_id)
+        if topic_scores:
+            values += [[score] for score in topic_scores.values()]
+            relevant += [grades.get(doc_id, 0) > 0 for doc_id in topic_scores]
+            weights += [1 / len(topic_scores)] * len(topic_scores)
     if len(set(relevant)) < 2:
         return None
-    weights = [
-        1 / len(scores[query_id]) for query_id in topics for _ in scores[query_id]
-    ]
     # Without regularisation, which would depend on the scores' scale.
-    [slope], intercept = logistic_regression(
-        [[value] for value in values], relevant, weights
-    )
-    return (
-        Calibration(round(float(slope), 6), round(intercept, 6)) if slope > 0 else None
-    )
+    [slope], intercept = logistic_regression(values, relevant, weights)
+    if slope > 0:
+        return Calibration(round(float(slope), 6), round(intercept, 6))
+    return None
 
 
 def read_held_out(checkpoint: Path, training: str) -> Run:
-    """The scores in a checkpoint's folder, which are written with the options ``training``."""
-    if not (path := checkpoint / HELD_OUT_FILE).exists():
+    """Read the held-out scores in a checkpoint's folder.
+
+    ``training``: options of a training that writes them, for the message of the
+    DataError without such scores.
+    """
+    path = checkpoint / HELD_OUT_FILE
+    if not path.exists():
         raise DataError(
             f"{path}: there are no scores of held-out topics; train again with "
             f"`python -m pipeline.train MODEL {training}`"
@@ -186,24 +234,26 @@ def read_held_out(checkpoint: Path, training: str) -> Run:
 
 
 def fold_topics(query_ids: Iterable[str], folds: int, seed: int) -> list[list[str]]:
-    """The query_ids in ``folds`` random parts, the same whatever their order."""
+    """Return the query_ids in ``folds`` random parts, whatever their order."""
     shuffled = sorted(query_ids)
     random.Random(seed).shuffle(shuffled)
     return [shuffled[number::folds] for number in range(folds)]
 
 
 def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:
-    """The mixture of each topic by the λ that was chosen without its fold."""
-    found: Run = {}
+    """Return the mixture of each topic by the λ that was chosen without its fold."""
+    run: Run = {}
     folds = fold_topics(tuning.topics, tuning.folds, tuning.seed)
     for query_ids, weight in zip(folds, tuning.fold_weights, strict=True):
-        found |= interpolate({q: lexical[q] for q in query_ids}, neural, weight)
-    return found
+        fold_scores = {query_id: lexical[query_id] for query_id in query_ids}
+        run |= interpolate(fold_scores, neural, weight)
+    return run
 
 
 def _best(curve: Mapping[float, float]) -> float:
-    """The middle of the longest stretch of best weights, the lower one of two middles."""
-    # Equal means of different values, 1/30 and 2/30 or 3/30 and 0, may differ in the last bit.
+    """Return the middle of the longest stretch of best weights, the lower of two."""
+    # Equal means of different values, 1/30 and 2/30 or 3/30 and 0, may differ in the
+    # last bit.
     limit = max(curve.values()) - 1e-12
     groups = itertools.groupby(curve, key=lambda weight: curve[weight] >= limit)
     stretches = [list(stretch) for is_best, stretch in groups if is_best]
@@ -211,68 +261,98 @@ def _best(curve: Mapping[float, float]) -> float:
     return longest[(len(longest) - 1) // 2]
 
 
-# Own collections
+# Users' collections
 
 
 def compare(
     collection: Collection, first_stage: TrainingSet, outcome: Outcome
 ) -> Tuning:
-    """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
-    λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
-    else it is 1 for a model that is not mixed. ``first_stage`` has the first stage's candidates, a
-    model's windows if it reads lists."""
-    found, held_out = first_stage.training.candidates, outcome.held_out_run
-    judgments, measure = collection.training_qrels or {}, collection.measures[0]
+    """Return the tuning of a trained model, and print the rankings of held-out topics.
+
+    λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics
+    or no gain. Otherwise it is 1 for a model that is not mixed. ``first_stage`` has the
+    first stage's candidates, or a model's windows if it reads lists.
+    """
+    model = outcome.model
+    held_out = outcome.held_out_run
+    judgments = collection.training_qrels or {}
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
-    first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
-    topics = [topic for topic in found.topics if topic.query_id in qrels]
-    candidates = dataclasses.replace(found, topics=topics, run=first)
-    model, name = outcome.model, outcome.model.name
-    runs = _beside(model, collection, candidates)
-    source, origin = f"{name}/{collection.name}", first_stage.candidates
-    parts = HeldOut(first, held_out, qrels, [collection.name], source, origin)
+    candidates = first_stage.training.candidates
+    lexical = {query_id: candidates.run.get(query_id, {}) for query_id in qrels}
+    topics = [topic for topic in candidates.topics if topic.query_id in qrels]
+    candidates = dataclasses.replace(candidates, topics=topics, run=lexical)
+    runs = _baselines(model, collection, candidates)
+    measure = collection.measures[0]
+    scores = HeldOut(
+        lexical,
+        held_out,
+        qrels,
+        [collection.name],
+        f"{model.name}/{collection.name}",
+        first_stage.candidates,
+    )
     if model.reads == "posts":
-        tuning = parts.tune(measure, folds=min(5, len(qrels)))
-        trained = cross_validated(first, held_out, tuning)
-        attempt = f"--reranker {name} --lambda {tuning.weight:g}"
+        tuning = scores.tune(measure, folds=min(5, len(qrels)))
+        trained = cross_validated(lexical, held_out, tuning)
+        attempt = f"--reranker {model.name} --lambda {tuning.weight:g}"
     else:
         trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
-        tuning = dataclasses.replace(parts, neural=trained).unmixed(
-            measure, outcome.folds
-        )
+        scores = dataclasses.replace(scores, neural=trained)
+        tuning = scores.unmixed(measure, outcome.folds)
         attempt = "--checkpoint"
-    runs[f"trained {name}"] = trained
-    evaluator = Evaluator(qrels, collection.measures)
-    print(f"{len(qrels)} held-out topics:")
-    figures = [(label, evaluator(run)) for label, run in runs.items()]
-    print_comparison(figures)
-    best = max(mean(of_run[measure]) for _, of_run in figures[:-1])
+    runs[f"trained {model.name}"] = trained
+    best = _print_rankings(runs, qrels, collection.measures)
     return without_gain(tuning, best, attempt)
 
 
-def _beside(
+def _print_rankings(
+    runs: Mapping[str, Run], qrels: Qrels, measures: Sequence[str]
+) -> float:
+    """Print the measures of rankings; return the best first measure but the last's."""
+    evaluator = Evaluator(qrels, measures)
+    print(f"{len(qrels)} held-out topics:")
+    figures = [(label, evaluator(run)) for label, run in runs.items()]
+    print_comparison(figures)
+    return max(mean(values[measures[0]]) for _, values in figures[:-1])
+
+
+def _baselines(
     model: Model, collection: Collection, candidates: Candidates
 ) -> dict[str, Run]:
-    """Rankings by the first stage, the shipped model and, unless it reads lists, the fusion."""
-    name, reads_lists = model.name, model.reads == "lists"
-    depth = max(map(len, candidates.run.values()), default=0)
-    runs = {f"first stage{f', best {depth}' * reads_lists}": candidates.run}
-    shipped = checkpoints.SHIPPED / DEFAULT_FUSION
-    shipped /= f"all{ADAPTED_SUFFIX}" if collection.adapted_space else "all"
-    if not reads_lists and collection.methods and (shipped / "config.json").exists():
-        default = ranker(collection, DEFAULT_FUSION, checkpoint=shipped)
-        runs[f"shipped {DEFAULT_FUSION}"] = default.rank(candidates.topics).run
-    folder = checkpoints.SHIPPED / name / "all"
-    if f"shipped {name}" not in runs and (folder / "config.json").exists():
-        known = load_model(name, collection, folder)
-        runs[f"shipped {name}"] = candidates.scored_by(mixed(known, has_scores=True))
+    """Return rankings by the first stage, the shipped model and the shipped fusion.
+
+    The fusion is left out if the model reads lists.
+    """
+    runs: dict[str, Run] = {}
+    if model.reads == "lists":
+        depth = max(map(len, candidates.run.values()), default=0)
+        runs[f"first stage, best {depth}"] = candidates.run
+    else:
+        runs["first stage"] = candidates.run
+        fusion = checkpoints.SHIPPED / DEFAULT_FUSION / "all"
+        if collection.adapted_space:
+            fusion = fusion.with_name(f"all{ADAPTED_SUFFIX}")
+        if collection.methods and (fusion / "config.json").exists():
+            default = ranker(collection, DEFAULT_FUSION, checkpoint=fusion)
+            runs[f"shipped {DEFAULT_FUSION}"] = default.rank(candidates.topics).run
+    label = f"shipped {model.name}"
+    folder = checkpoints.SHIPPED / model.name / "all"
+    if label not in runs and (folder / "config.json").exists():
+        shipped = load_model(model.name, collection, folder)
+        runs[label] = candidates.scored_by(mixed(shipped, has_scores=True))
     return runs
 
 
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
-    """λ = 0, with a message, if a gain over the best figure ``without`` the model is not certain.
-    ``attempt``: options of a search with the model all the same."""
-    if (topics := len(tuning.topics)) < FEWEST:
+    """Return the tuning, with λ = 0 if the model's gain is not certain.
+
+    Args:
+        tuning: tuning of a model.
+        without: best figure without the model.
+        attempt: options of a search with the model, for the printed message.
+    """
+    topics = len(tuning.topics)
+    if topics < FEWEST:
         reason = (
             f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
         )
@@ -289,27 +369,40 @@ def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
 def held_out_scores(
     model: str, collection: Collection, checkpoint: Path, most: int | None = None
 ) -> HeldOut:
-    """First-stage and neural scores of the topics to tune λ on, ``most`` of them. The neural scores
-    are those of the training's held-out topics. A checkpoint that was not trained on the
-    collection, a shipped one, has not seen its topics, and scores them now."""
+    """Return first-stage and neural scores of the topics to tune λ on.
+
+    The neural scores come from the training's held-out topics. A checkpoint of another
+    training, such as a shipped one, scores the topics now.
+
+    Args:
+        model: name of the model.
+        collection: a user's collection.
+        checkpoint: folder of the model.
+        most: number of topics; None takes all.
+
+    Raises:
+        DataError: topics or posts have changed since the training.
+    """
     data = own_training_set(collection, most)
-    candidates, qrels = data.training.candidates, data.training.qrels
-    if collection.name in checkpoints.load(checkpoint, model).metrics.get(
-        "trained_on", []
-    ):
+    candidates = data.training.candidates
+    metrics = checkpoints.load(checkpoint, model).metrics
+    if collection.name in metrics.get("trained_on", []):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
         neural = candidates.scored_by(load_model(model, collection, checkpoint))
     lexical = {q: scores for q, scores in candidates.run.items() if q in neural}
-    if (
-        any(scores.keys() - neural[q].keys() for q, scores in lexical.items())
-        or len(lexical) < 2
-    ):
+    has_gaps = any(scores.keys() - neural[q].keys() for q, scores in lexical.items())
+    if has_gaps or len(lexical) < 2:
         raise DataError(
-            f"{checkpoint}: its scores of held-out topics are not of these topics and posts, which "
-            f"have changed since; train again with `python -m pipeline.train {model} --collection "
-            f"{collection.title}`"
+            f"{checkpoint}: its scores of held-out topics are not of these topics and "
+            "posts, which have changed since; train again with "
+            f"`python -m pipeline.train {model} --collection {collection.title}`"
         )
-    judged = {query_id: qrels[query_id] for query_id in lexical}
-    source = f"{model}/{checkpoint.name}"
-    return HeldOut(lexical, neural, judged, [collection.name], source, data.candidates)
+    return HeldOut(
+        lexical,
+        neural,
+        {query_id: data.training.qrels[query_id] for query_id in lexical},
+        [collection.name],
+        f"{model}/{checkpoint.name}",
+        data.candidates,
+    )

@@ -1,10 +1,11 @@
-"""Training of networks: held-out topics stop each part early, and the median epoch ends the last.
+"""Training of networks: held-out topics stop each part early.
 
 The last part, all topics, is trained for the median of the folds' best epochs.
 """
 
 import dataclasses
 import statistics
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,8 @@ import torch
 
 from tweetrerank.pipeline.collections.collection import NO_FILE
 from tweetrerank.pipeline.runtime import bar, step_bar
-from tweetrerank.pipeline.training.training_set import (
-    JudgedCandidates,
-    Outcome,
-    Plan,
-    validated,
-)
+from tweetrerank.pipeline.training.training_set import JudgedCandidates
+from tweetrerank.pipeline.training.validation import Outcome, Plan, validated
 from tweetrerank.rerankers import devices, registry
 from tweetrerank.rerankers.networks.inputs import Tokenized
 from tweetrerank.rerankers.networks.network import Network, score_tokenized
@@ -33,67 +30,102 @@ from tweetrerank.rerankers.text.vectors import read_vectors
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 Floats = npt.NDArray[np.float32]
+StepProgress = Callable[[str, int, int, str], None]
+"""Called with the part, the epoch, the step and a message."""
 
 
 def train(plan: Plan, vectors: Path, device: str) -> Outcome:
     """Train a network; ``vectors`` is a file of word vectors, or ``NO_FILE``."""
-    data, texts, settings = plan.data.training, plan.data.texts, plan.settings
-    read = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
-    # Words of a single post are matched like unknown words; their vectors need not ship.
-    minimum, tokens = (
-        1 if plan.data.development else 2,
-        getattr(plan.config, "tokens", "words"),
-    )
-    vocabulary = Vocabulary.build(texts, read, minimum, tokens=tokens)
+    trainer = _Trainer(plan, vectors, device)
+    steps = trainer.examples.steps_of_epoch(plan.settings)
+    with step_bar(steps) as progress:
+        return validated(plan, trainer.record, partial(trainer.fit, progress))
 
-    def build() -> Network:  # The same at every call
-        devices.share_threads()
-        torch.manual_seed(settings.seed)
-        model = registry.find(plan.model)(plan.config, vocabulary).to(device)
-        of_plan: Any = {"name": plan.model, "config": plan.config, "idf": plan.idf}
-        return Network(model=model, vocabulary=vocabulary, **of_plan)
 
-    examples = _examples(build(), data, settings)
-    best: list[int] = []
-    record: dict[str, Any] = {
-        "vectors": vectors.name,
-        "training": dataclasses.asdict(settings),
-    }
-    record |= {"epochs": 0, "histories": {}}
+class _Trainer:
+    """Trains a network on one part of a training set after the other."""
+
+    def __init__(self, plan: Plan, vectors: Path, device: str) -> None:
+        self._plan = plan
+        self._device = device
+        self._data = plan.data.training
+        self._vocabulary = _vocabulary(plan, vectors)
+        self._best_epochs: list[int] = []
+        self._histories: dict[str, Any] = {}
+        self.examples = _examples(self._build(), self._data, plan.settings)
+        self.record: dict[str, Any] = {
+            "vectors": vectors.name,
+            "training": dataclasses.asdict(plan.settings),
+            "epochs": 0,
+            "histories": self._histories,
+        }
 
     def fit(
-        part: str, rows: Rows, known: JudgedCandidates, others: Rows
+        self,
+        progress: StepProgress,
+        part: str,
+        rows: Rows,
+        held_out: JudgedCandidates,
+        held_out_rows: Rows,
     ) -> tuple[Network, Floats]:
-        network, judged, how = build(), None, settings
-        part_of = (
-            examples if len(rows) == len(examples.relevant) else examples.take(rows)
-        )
-        if known is not data:
-            judged = _examples(network, known, settings)
-        elif len(others):
-            judged = examples.take(others)
+        """Train on the pairs ``rows``; return the network and the held-out scores."""
+        network = self._build()
+        settings = self._plan.settings
+        training = self.examples
+        if len(rows) < len(training.relevant):
+            training = training.take(rows)
+        validation = None
+        if held_out is not self._data:
+            validation = _examples(network, held_out, settings)
+        elif len(held_out_rows):
+            validation = self.examples.take(held_out_rows)
         else:
-            how = dataclasses.replace(settings, epochs=record["epochs"])
+            settings = dataclasses.replace(settings, epochs=self.record["epochs"])
 
         def measure(scores: Floats) -> float:
             name = "RR" if settings.select == "mrr" else "AP"
-            return known.mean_of(name, known.run_of(others, scores))
+            return held_out.mean_of(name, held_out.run_of(held_out_rows, scores))
 
         report = partial(progress, part)
-        history = train_loop(network.model, part_of, judged, measure, how, report)
-        record["histories"][part] = history.epochs
-        if judged is None:
+        history = train_loop(
+            network.model, training, validation, measure, settings, report
+        )
+        self._histories[part] = history.epochs
+        if validation is None:
             return network, np.zeros(0, np.float32)
-        best.append(history.best)
-        record["epochs"] = round(statistics.median(best))
-        return network, score_tokenized(network.model, judged.pairs)
+        self._best_epochs.append(history.best)
+        self.record["epochs"] = round(statistics.median(self._best_epochs))
+        return network, score_tokenized(network.model, validation.pairs)
 
-    with step_bar(examples.steps_of_epoch(settings)) as progress:
-        return validated(plan, record, fit)
+    def _build(self) -> Network:
+        """Return an untrained network, the same at every call."""
+        plan = self._plan
+        devices.share_threads()
+        torch.manual_seed(plan.settings.seed)
+        kind = registry.find(plan.model)
+        return Network(
+            model=kind(plan.config, self._vocabulary).to(self._device),
+            vocabulary=self._vocabulary,
+            name=plan.model,
+            config=plan.config,
+            idf=plan.idf,
+        )
+
+
+def _vocabulary(plan: Plan, vectors: Path) -> Vocabulary:
+    """Return the words of the texts, with their vectors."""
+    texts = plan.data.texts
+    word_vectors = (
+        general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
+    )
+    # Words of a single post are matched like unknown words, without vectors.
+    minimum = 1 if plan.data.development else 2
+    tokens = getattr(plan.config, "tokens", "words")
+    return Vocabulary.build(texts, word_vectors, minimum, tokens=tokens)
 
 
 def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> Examples:
-    """The judged candidates as the network reads them."""
+    """Return the judged candidates as the network reads them."""
     model = network.model
     pairs = Tokenized.from_pairs(data.candidates.pairs(), network.encoder, model)
     # Corrupted pairs are made during training, so they cannot be compared beforehand.

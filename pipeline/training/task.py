@@ -1,10 +1,10 @@
-"""A training: from its options to a checkpoint folder, and what the model in it is worth."""
+"""A training: from its options to a checkpoint folder, with the gain of its model."""
 
 import dataclasses
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tweetrerank.indexes.files import atomic_directory
 from tweetrerank.pipeline import runtime
@@ -21,7 +21,11 @@ from tweetrerank.pipeline.command.options import apply_changes
 from tweetrerank.pipeline.evaluation.measures import mean
 from tweetrerank.pipeline.ranking.checkpoints import ADAPTED_SUFFIX
 from tweetrerank.pipeline.ranking.frequencies import file_of, named_frequencies
-from tweetrerank.pipeline.ranking.fusion_ranker import OFFICIAL, UnionRetriever
+from tweetrerank.pipeline.ranking.fusion_ranker import (
+    OFFICIAL,
+    SIGNAL,
+    UnionRetriever,
+)
 from tweetrerank.pipeline.ranking.ranking_options import engine_of
 from tweetrerank.pipeline.text import did_you_mean, say
 from tweetrerank.pipeline.training import training_set, trees
@@ -30,13 +34,11 @@ from tweetrerank.pipeline.training.cross_validation import (
     HeldOut,
     compare,
 )
-from tweetrerank.pipeline.training.fusion_lists import (
-    BATCHES,
-    fusion_lists,
-    window_lists,
-)
+from tweetrerank.pipeline.training.fusion_lists import fusion_lists
 from tweetrerank.pipeline.training.training_options import TRAINING, Options
-from tweetrerank.pipeline.training.training_set import Outcome, Plan, TrainingSet
+from tweetrerank.pipeline.training.training_set import TrainingSet
+from tweetrerank.pipeline.training.validation import Outcome, Plan
+from tweetrerank.pipeline.training.window_lists import BATCHES, window_lists
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint, registry
 from tweetrerank.rerankers.checkpoint import (
@@ -53,31 +55,31 @@ from tweetrerank.rerankers.reranker import TUNING_FILE, Reads
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 
-_Parts = tuple[str | None, Any, TrainingSet, TrainingSet, Path | None]
-"""The fields of a plan from its configuration on."""
+
+class _Material(NamedTuple):
+    """Configuration and data of a training; for the fields see :class:`Plan`."""
+
+    configuration: str | None
+    config: Any
+    data: TrainingSet
+    first_stage: TrainingSet
+    start: Path | None = None
 
 
 def train(options: Options, own: Collection | None = None) -> Path:
-    """Train a model, on the collection ``own`` if there is one; the folder of its checkpoint."""
+    """Train a model, and return the folder of its checkpoint.
+
+    ``own``: a user's collection to train on; the options may name it, too.
+    """
     _check(options)
     if options.collection and is_own(options.collection):
-        own = named.on_engine(
-            named.find(options.collection, options.data), engine_of(options)
-        )
-    name, is_network = options.model, registry.is_network(options.model)
-    reads: Reads = registry.reads(name) or "posts"
+        collection = named.find(options.collection, options.data)
+        own = named.on_engine(collection, engine_of(options))
+    is_network = registry.is_network(options.model)
     settings = _settings(options)
     device = runtime.choose_device(options.device, options.threads, is_network)
-    parts = (
-        _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
-    )
-    folds = min(options.folds, len(own.training_topics)) if own else options.folds
-    # An index of microblog years has the posts of pools alone, which are rich in topics' words.
-    knows_posts = reads == "lists" and (own or parts[2].training.groups)
-    source = options.idf or (OF_POSTS if knows_posts else GENERAL)
-    idf = checkpoint.idf_from(named_frequencies(source, own))
-    plan = Plan(name, settings, folds, idf, *parts)
-    say(f"training {name} on {', '.join(plan.data.trained_on)}")
+    plan = _plan(options, own, settings)
+    say(f"training {plan.model} on {', '.join(plan.data.trained_on)}")
     if is_network:
         from tweetrerank.pipeline.training import networks  # PyTorch
 
@@ -85,59 +87,89 @@ def train(options: Options, own: Collection | None = None) -> Path:
     else:
         outcome = trees.train(plan)
     directory = _directory(options, own, plan)
-    model = dataclasses.replace(
-        outcome.model, metrics=_metrics(options, own, plan, outcome)
-    )
-    files = _files(f"{name}/{directory.name}", own, plan, outcome)
+    metrics = _metrics(options, own, plan, outcome)
+    model = dataclasses.replace(outcome.model, metrics=metrics)
+    files = _files(f"{plan.model}/{directory.name}", own, plan, outcome)
     with atomic_directory(directory) as new:
         checkpoint.save(new, model, files)
-    _print_figures(outcome, plan.data, reads)
+    _print_figures(outcome, plan.data)
     print(f"wrote {directory}")
     return directory
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError for an unknown model or options that exclude each other."""
-    if options.model not in registry.names():
+    """Raise UsageError for an unknown model, or options that exclude each other."""
+    names = registry.names()
+    if options.model not in names:
         raise UsageError(
-            f"model: found {options.model!r}, expected one of {', '.join(registry.names())}"
-            + did_you_mean(options.model, registry.names())
+            f"model: found {options.model!r}, expected one of {', '.join(names)}"
+            f"{did_you_mean(options.model, names)}"
         )
-    folder, given = default_vectors(options.data).parent, bool(options.collection)
+    problems = list(_contradictions(options))
     vectors = _vector_file(options)
-    problems = {
-        f"--vectors: there is no file {options.vectors}, neither here nor in {folder}": (
-            vectors != NO_FILE and not vectors.is_file()
-        ),
-        "--development: found no --collection, whose development part it is": (
-            options.development != "given" and not given
-        ),
-        "--test and --collection: found both, expected one of them": options.test
-        and given,
-        "--collection: found with --train-on or --prior-runs, which choose microblog collections "
-        "and their runs; expected either": given
-        and (options.train_on or options.prior_runs),
-        "--idf posts: found without --collection, whose posts they are of; window needs no --idf": (
-            options.idf == OF_POSTS and not given
-        ),
-        "--top: found without --prior-runs, of which it takes the best": (
-            options.top and not options.prior_runs
-        ),
-    }
-    if found := [problem for problem, is_true in problems.items() if is_true]:
-        raise UsageError(found)
+    if vectors != NO_FILE and not vectors.is_file():
+        folder = default_vectors(options.data).parent
+        problems.insert(
+            0,
+            f"--vectors: there is no file {options.vectors}, neither here nor in "
+            f"{folder}",
+        )
+    if problems:
+        raise UsageError(problems)
+
+
+def _contradictions(options: Options) -> Iterator[str]:
+    """Yield the options that exclude each other."""
+    if options.collection:
+        if options.test:
+            yield "--test and --collection: found both, expected one of them"
+        if options.train_on or options.prior_runs:
+            yield (
+                "--collection: found with --train-on or --prior-runs, which choose "
+                "microblog collections and their runs; expected either"
+            )
+    else:
+        if options.development != "given":
+            yield ("--development: found no --collection, whose development part it is")
+        if options.idf == OF_POSTS:
+            yield (
+                "--idf posts: found without --collection, whose posts they are of; "
+                "window needs no --idf"
+            )
+    if options.top and not options.prior_runs:
+        yield "--top: found without --prior-runs, of which it takes the best"
 
 
 def _vector_file(options: Options) -> Path:
-    """The file of ``--vectors``, in the data folder if it is not found elsewhere."""
-    default, given = default_vectors(options.data), options.vectors
-    if given is None:
+    """Return the file of ``--vectors``, in the data folder if it is not found here."""
+    default = default_vectors(options.data)
+    chosen = options.vectors
+    if chosen is None:
         return default if default.is_file() else NO_FILE
-    return given if given == NO_FILE or given.is_file() else default.parent / given
+    if chosen == NO_FILE or chosen.is_file():
+        return chosen
+    return default.parent / chosen
 
 
-def _of_posts(options: Options, own: Collection | None) -> _Parts:
-    """A training on official or given candidates, or on an own collection's first stage."""
+def _plan(options: Options, own: Collection | None, settings: Settings) -> Plan:
+    """Return the plan of the training: settings, configuration and data."""
+    reads: Reads = registry.reads(options.model) or "posts"
+    if reads == "posts":
+        material = _of_posts(options, own)
+    else:
+        material = _of_lists(options, own, reads)
+    # Posts of microblog years come from pools, which are rich in the topics' words.
+    has_posts = reads == "lists" and (own or material.data.training.groups)
+    source = options.idf or (OF_POSTS if has_posts else GENERAL)
+    folds = options.folds
+    if own:
+        folds = min(folds, len(own.training_topics))
+    idf = checkpoint.idf_from(named_frequencies(source, own))
+    return Plan(options.model, settings, folds, idf, *material)
+
+
+def _of_posts(options: Options, own: Collection | None) -> _Material:
+    """Return official or given candidates, or those of a user's first stage."""
     config = _config(options, options.configuration)
     if own:
         data = training_set.own_training_set(own)
@@ -145,204 +177,291 @@ def _of_posts(options: Options, own: Collection | None) -> _Parts:
             data = dataclasses.replace(data, texts=[post.text for post in own.posts()])
     elif options.collection:
         collection = named.find_answers(options.collection, options.data)
-        data = training_set.answer_training_set(
-            collection, draws=options.development == "drawn"
-        )
+        draws = options.development == "drawn"
+        data = training_set.answer_training_set(collection, draws)
     else:
-        runs = options.train_on, options.prior_runs, options.top
-        data = training_set.microblog_training_set(options.test, options.data, *runs)
-    return options.configuration, config, data, data, None
+        data = training_set.microblog_training_set(
+            options.test,
+            options.data,
+            options.train_on,
+            options.prior_runs,
+            options.top,
+        )
+    return _Material(options.configuration, config, data, data)
 
 
-def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
-    """A training on several searches or on windows; an own collection's extends shipped trees."""
+def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Material:
+    """Return the lists of several searches, or windows.
+
+    A training on a user's collection extends shipped trees.
+    """
     if options.collection and not own:
         raise UsageError(
-            f"--collection: {options.model} ranks what searches find; name the collection to "
-            "leave out by --test, or the file of an own one"
+            f"--collection: {options.model} ranks what searches find; name the "
+            "collection to leave out by --test, or the file of an own one"
         )
     test = named.find(options.test, options.data) if options.test else None
     collections = [own] if own else _judged(options, test, reads)
-    configuration = options.configuration or _list_configuration(
-        options.model, collections
-    )
+    configuration = options.configuration
+    if not configuration:
+        configuration = _list_configuration(options.model, collections)
     config = _config(options, configuration)
-    if own and not any(change.startswith("families=") for change in options.set):
-        added = [JUDGED] * (not options.forget_topics) + [
-            NUMBER + name for name in own.signals
-        ]
-        config = _with_families(
-            config, lambda n: not n.startswith(f"signal:{OFFICIAL}"), added
-        )
-    first_stage = training_set.own_training_set(own) if own else None
-    judged = JUDGED in config.families.split(",")
+    if own:
+        return _of_own_lists(options, own, reads, configuration, config)
+    data = _list_data(options, collections, reads, config, test)
+    return _Material(configuration, config, data, data)
+
+
+def _of_own_lists(
+    options: Options, own: Collection, reads: Reads, configuration: str, config: Any
+) -> _Material:
+    """Return lists of a user's collection, the baseline, and the trees to extend."""
+    config = _own_config(options, own, config)
+    # This checks judgments and numbers before the long work.
+    baseline = training_set.own_training_set(own)
+    data = _list_data(options, [own], reads, config)
+    if reads == "lists":
+        baseline = data
+    start = _shipped_start(options.model, config)
+    return _Material(configuration, config, data, baseline, start)
+
+
+def _list_data(
+    options: Options,
+    collections: Sequence[Collection],
+    reads: Reads,
+    config: Any,
+    test: Collection | None = None,
+) -> TrainingSet:
+    """Return the training lists of collections, without those of ``test``."""
+    reads_judgments = JUDGED in _families(config)
     if reads == "lists":
         lists = window_lists(
-            collections, config.topics, judged, of_posts=options.idf is None
+            collections, config.topics, reads_judgments, of_posts=options.idf is None
         )
-        origin = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
+        smallest = min(BATCHES)
+        origin = (
+            f"windows and batches of {smallest} posts and more of several first stages"
+        )
     else:
-        lists = fusion_lists(config, collections, judged)
+        lists = fusion_lists(config, collections, reads_judgments)
         sources = UnionRetriever.of(collections[0], config).sources
         origin = f"the best {config.depth} of each of {', '.join(sources)}"
-    names, left_out = [each.name for each in collections], test.name if test else None
-    data = TrainingSet(names, left_out, origin, lists)
-    compared = first_stage if first_stage and reads == "searches" else data
-    start = _shipped_start(options.model, config) if own else None
-    return configuration, config, data, compared, start
+    names = [collection.name for collection in collections]
+    return TrainingSet(names, test.name if test else None, origin, lists)
+
+
+def _families(config: Any) -> list[str]:
+    """Return the families of features of a configuration; none for most networks."""
+    families: str = getattr(config, "families", "")
+    return families.split(",")
+
+
+def _with_families(config: Any, families: Sequence[str]) -> Any:
+    """Return the configuration with other families of features."""
+    return dataclasses.replace(config, families=",".join(families))
+
+
+def _own_config(options: Options, own: Collection, config: Any) -> Any:
+    """Return a configuration that reads a user's judgments and numbers.
+
+    Official runs are not read. Families chosen by ``--set`` stay.
+    """
+    if any(change.startswith("families=") for change in options.set):
+        return config
+    official = SIGNAL + OFFICIAL
+    families = [name for name in _families(config) if not name.startswith(official)]
+    if not options.forget_topics:
+        families.append(JUDGED)
+    families += [NUMBER + name for name in own.signals]
+    return _with_families(config, families)
 
 
 def _shipped_start(model: str, config: Any) -> Path | None:
-    """The shipped checkpoint with the same features but for those of judgments and numbers."""
-    wanted = _with_families(config, lambda n: n != JUDGED and not n.startswith(NUMBER))
+    """Return the shipped checkpoint with the same features.
+
+    Shipped models have no features of judgments and numbers, so these do not count.
+    """
+    families = [
+        name
+        for name in _families(config)
+        if name != JUDGED and not name.startswith(NUMBER)
+    ]
+    shipped_config = _with_families(config, families)
     for folder in sorted((checkpoint.SHIPPED / model).glob("all*")):
-        if (
-            type(config)(**checkpoint.read_json(folder / "config.json")["config"])
-            == wanted
-        ):
+        content = checkpoint.read_json(folder / "config.json")
+        if type(config)(**content["config"]) == shipped_config:
             return folder
     return None
-
-
-def _with_families(
-    config: Any, kept: Callable[[str], bool], added: Sequence[str] = ()
-) -> Any:
-    """A configuration with those of its families of features that are ``kept``, and others."""
-    families = [*filter(kept, config.families.split(",")), *added]
-    return dataclasses.replace(config, families=",".join(families))
 
 
 def _judged(
     options: Options, test: Collection | None, reads: Reads
 ) -> list[Collection]:
-    """Microblog years for a microblog year, else all collections with judgments that are searched;
-    for a model of lists those with given answers, too."""
+    """Return the judged collections to train on.
+
+    For a microblog year these are the other years, else all collections that are
+    searched. Models of lists also train on collections with given answers.
+    """
     of_any_kind = test is None or not test.runs
     names = options.train_on or named.training_collections(
         options.test, options.data, of_any_kind
     )
-    collections, engine = (
-        [named.to_train_on(n, options.data) for n in names],
-        engine_of(options),
-    )
-    usable = [each for each in collections if each.index or reads == "lists"]
-    found = [named.on_engine(each, engine) for each in usable]
-    if not found:
+    engine = engine_of(options)
+    collections = []
+    for name in names:
+        collection = named.to_train_on(name, options.data)
+        if collection.index or reads == "lists":
+            collections.append(named.on_engine(collection, engine))
+    if not collections:
         raise UsageError(
             "--test, --train-on: found no other collection to train on, expected one"
         )
-    return found
+    return collections
 
 
 def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
-    """The configuration for TREC Microblog or others; adapted if all have adapted word vectors."""
-    known = registry.find(model).configurations
-    is_microblog = "microblog" in known and all(
-        collection.runs for collection in collections
-    )
-    name, adapted = (
-        ("microblog", "microblog_adapted") if is_microblog else ("general", "adapted")
-    )
-    is_adapted = adapted in known and all(
-        collection.adapted_space for collection in collections
-    )
-    return adapted if is_adapted else name
+    """Return the configuration for TREC Microblog or for other collections.
+
+    It is the adapted one if all collections have adapted word vectors.
+    """
+    names = registry.find(model).configurations
+    default = "general"
+    adapted = "adapted"
+    is_microblog = all(collection.runs for collection in collections)
+    if is_microblog and "microblog" in names:
+        default = "microblog"
+        adapted = "microblog_adapted"
+    is_adapted = all(collection.adapted_space for collection in collections)
+    return adapted if adapted in names and is_adapted else default
 
 
 def _directory(options: Options, own: Collection | None, plan: Plan) -> Path:
-    """The checkpoint folder to write."""
-    trained_on, name = "-".join(plan.data.trained_on), plan.data.left_out or "all"
-    if own or options.collection:
-        name = own.key if own else trained_on
+    """Return the checkpoint folder to write."""
+    if options.output:
+        return options.output
+    trained_on = "-".join(plan.data.trained_on)
+    if own:
+        name = own.key
+    elif options.collection:
+        name = trained_on
     elif options.train_on and not options.test:
         name = f"on-{trained_on}"
-    families = getattr(plan.config, "families", "").split(",")
-    name += ADAPTED_SUFFIX * (ADAPTED_FAMILY in families)
-    return options.output or models_directory() / "checkpoints" / options.model / name
+    else:
+        name = plan.data.left_out or "all"
+    if ADAPTED_FAMILY in _families(plan.config):
+        name += ADAPTED_SUFFIX
+    return models_directory() / "checkpoints" / options.model / name
 
 
 def _files(
     source: str, own: Collection | None, plan: Plan, outcome: Outcome
 ) -> dict[str, bytes]:
-    """Held-out scores, figures, and what the model reads of an own collection; name -> content."""
-    model, files, data = outcome.model, dict[str, bytes](), plan.data
-    if model.reads != "lists":  # A topic has many lists.
-        lines = "".join(
-            f"{line}\n" for line in format_run(outcome.held_out_run, "held-out")
-        )
-        files[HELD_OUT_FILE] = gzip.compress(lines.encode(), mtime=0)
+    """Return the files that complement the model's: name -> content.
+
+    These are held-out scores, the tuning, and the model's knowledge of a user's
+    collection. ``source``: model and name of the checkpoint.
+    """
+    files: dict[str, bytes] = {}
+    reads_lists = outcome.model.reads == "lists"
+    if not reads_lists:  # In lists, a topic has many forms.
+        lines = [f"{line}\n" for line in format_run(outcome.held_out_run, "held-out")]
+        files[HELD_OUT_FILE] = gzip.compress("".join(lines).encode(), mtime=0)
     if own:
-        if (path := file_of(own)) and model.idf.source.startswith(OF_POSTS):
-            files[FREQUENCIES] = path.read_bytes()
-        files[TUNING_FILE] = compare(own, plan.first_stage, outcome).content()
-        if JUDGED in model.families:
-            files[JUDGMENTS] = own.judged_posts.content()
-        is_adapted = model.reads == "lists" and ADAPTED_FAMILY in model.families
-        if is_adapted and (path := own.adapted_file):
-            files[ADAPTED_FILE] = path.read_bytes()
-    elif model.reads == "lists":
-        runs = data.training.candidates.run, outcome.held_out_run, data.training.qrels
-        known = HeldOut(*runs, data.trained_on, source, data.candidates)
-        tuning = known.unmixed("AP", outcome.folds)
-        # There are thousands of windows.
+        files |= _own_files(own, plan, outcome)
+    elif reads_lists:
+        data = plan.data
+        held_out = HeldOut(
+            data.training.candidates.run,
+            outcome.held_out_run,
+            data.training.qrels,
+            data.trained_on,
+            source,
+            data.candidates,
+        )
+        tuning = held_out.unmixed("AP", outcome.folds)
+        # There are thousands of windows, too many to list.
         files[TUNING_FILE] = dataclasses.replace(tuning, topics=()).content()
+    return files
+
+
+def _own_files(own: Collection, plan: Plan, outcome: Outcome) -> dict[str, bytes]:
+    """Return the tuning on a user's collection, and what the model reads of it."""
+    model = outcome.model
+    files: dict[str, bytes] = {}
+    frequencies = file_of(own)
+    if frequencies and model.idf.source.startswith(OF_POSTS):
+        files[FREQUENCIES] = frequencies.read_bytes()
+    files[TUNING_FILE] = compare(own, plan.first_stage, outcome).content()
+    if JUDGED in model.families:
+        files[JUDGMENTS] = own.judged_posts.content()
+    is_adapted = model.reads == "lists" and ADAPTED_FAMILY in model.families
+    if is_adapted and own.adapted_file:
+        files[ADAPTED_FILE] = own.adapted_file.read_bytes()
     return files
 
 
 def _metrics(
     options: Options, own: Collection | None, plan: Plan, outcome: Outcome
 ) -> dict[str, Any]:
-    """The content of ``metrics.json``."""
-    data, start, of_fold = plan.data, plan.start, outcome.validation_map
-    file = own.file.resolve() if own and own.file else None
-    return {
+    """Return the content of ``metrics.json``."""
+    data = plan.data
+    figures = outcome.validation_map
+    metrics: dict[str, Any] = {
         "model": options.model,
         "configuration": plan.configuration or "default",
         "changed_settings": _model_changes(options),
         "trained_on": list(data.trained_on),
-        **({"collection_file": str(file)} if file else {}),
+    }
+    if own and own.file:
+        metrics["collection_file"] = str(own.file.resolve())
+    started_from = None
+    if plan.start:
+        started_from = f"{plan.start.parent.name}/{plan.start.name}"
+    metrics |= {
         "left_out": data.left_out,
         "topics": len(data.training.candidates.topics),
         "pairs": len(data.training.candidates),
         "candidates": data.candidates,
-        "started_from": start and f"{start.parent.name}/{start.name}",
+        "started_from": started_from,
         "folds": outcome.folds or None,
         "validation": {
-            "AP": round(mean(of_fold.values()), 4),
-            "by_fold": {name: round(value, 4) for name, value in of_fold.items()},
+            "AP": round(mean(figures.values()), 4),
+            "by_fold": {name: round(value, 4) for name, value in figures.items()},
         },
-        **outcome.record,
-        **runtime.provenance(),
     }
+    return metrics | dict(outcome.record) | runtime.provenance()
 
 
-def _print_figures(outcome: Outcome, data: TrainingSet, reads: Reads) -> None:
+def _print_figures(outcome: Outcome, data: TrainingSet) -> None:
+    """Print the validation figures of a training."""
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"
         print(f"{name}: AP {value:.4f} on {topics}")
-    if reads == "lists":
+    if outcome.model.reads == "lists":
         print(
-            f"AP of folds is over the lists of the training, {data.candidates}, part of them in no "
-            "order or without scores; it does not compare with that of a search"
+            f"AP of folds is over the lists of the training, {data.candidates}, part "
+            "of them in no order or without scores; it does not compare with that of a "
+            "search"
         )
-    if epochs := outcome.record.get("epochs"):
+    epochs = outcome.record.get("epochs")
+    if epochs:
         print(f"epochs: {epochs}")
 
 
 def _settings(options: Options) -> Settings:
-    """The settings of the training with the changes of ``--set training.NAME``; none of trees."""
-    model, is_network = registry.find(options.model), registry.is_network(options.model)
-    settings = (
-        model.settings_of(options.configuration) if is_network else Settings(epochs=0)
-    )
-    changes = [c.removeprefix(TRAINING) for c in options.set if c.startswith(TRAINING)]
-    if any(change.startswith("seed=") for change in changes):
-        raise UsageError("--set training.seed: found a seed, expected it by --seed")
-    if changes and not settings.epochs:
-        raise UsageError(
-            f"--set {TRAINING}{changes[0]}: found for {options.model}, which is not trained step "
-            "by step and has no use for it; change its own settings by --set NAME=VALUE"
-        )
+    """Return the settings of the training, with the changes of ``--set training.NAME``.
+
+    Trees have no settings but the seed.
+    """
+    settings = Settings(epochs=0)
+    if registry.is_network(options.model):
+        settings = registry.find(options.model).settings_of(options.configuration)
+    changes = []
+    for change in options.set:
+        if change.startswith(TRAINING):
+            changes.append(change.removeprefix(TRAINING))
+    _check_changes(options.model, changes, settings)
     try:
         seeded = dataclasses.replace(settings, seed=options.seed)
         changed: Settings = apply_changes(seeded, changes, prefix=TRAINING)
@@ -353,17 +472,30 @@ def _settings(options: Options) -> Settings:
     return changed
 
 
-def _config(options: Options, configuration: str | None) -> Any:
-    """The named configuration with the changes of ``--set``."""
-    known = registry.find(options.model).configurations
-    name = configuration or next(iter(known))
-    if name not in known:
+def _check_changes(model: str, changes: Sequence[str], settings: Settings) -> None:
+    """Raise UsageError for a change of the seed, or of trees' settings."""
+    if any(change.startswith("seed=") for change in changes):
+        raise UsageError("--set training.seed: found a seed, expected it by --seed")
+    if changes and not settings.epochs:
         raise UsageError(
-            f"--configuration: found {name!r}, expected one of {', '.join(known)}"
+            f"--set {TRAINING}{changes[0]}: found for {model}, which is not trained "
+            "step by step and has no use for it; change its own settings by --set "
+            "NAME=VALUE"
         )
-    return apply_changes(known[name], _model_changes(options))
+
+
+def _config(options: Options, configuration: str | None) -> Any:
+    """Return the named configuration, with the changes of ``--set``."""
+    configurations = registry.find(options.model).configurations
+    name = configuration or next(iter(configurations))
+    if name not in configurations:
+        raise UsageError(
+            f"--configuration: found {name!r}, expected one of "
+            f"{', '.join(configurations)}"
+        )
+    return apply_changes(configurations[name], _model_changes(options))
 
 
 def _model_changes(options: Options) -> list[str]:
-    """Changes of the model's configuration."""
+    """Return the changes of the model's configuration."""
     return [change for change in options.set if not change.startswith(TRAINING)]

@@ -22,7 +22,7 @@ SETTINGS = [
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
-    """The model, the collections to train on, and settings of the model and of its training."""
+    """Model, collections to train on, and settings of the model and of its training."""
 
     model: str = argument(
         "model to train: a file of rerankers/networks/models or rerankers/trees"
@@ -31,13 +31,13 @@ class Options(EngineOptions):
         "collection to leave out; without it all judged ones are trained on"
     )
     collection: str | None = option(
-        "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on, or "
-        "file of an own one with judgments",
+        "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to "
+        "train on, or file of an own one with judgments",
         metavar="NAME|FILE",
     )
     development: str = option(
-        "candidates of its development part, which stops the training: given, or drawn (each "
-        "right answer and five of other questions)",
+        "candidates of its development part, which stops the training: given, or drawn "
+        "(each right answer and five of other questions)",
         default="given",
         choices=("given", "drawn"),
     )
@@ -48,19 +48,22 @@ class Options(EngineOptions):
         metavar="NAME",
     )
     forget_topics: bool = option(
-        "keep no topics and judgments of an own collection in the checkpoint of a fusion or of "
-        "window, which then cannot read what other topics' judgments say of a post",
+        "keep no topics and judgments of an own collection in the checkpoint of a "
+        "fusion or of window, which then cannot read what other topics' judgments say "
+        "of a post",
         flag=True,
     )
     prior_runs: tuple[Path, ...] = option(
-        "runs whose ranks are the prior of training pairs, for sm_cnn (default: the official runs)",
+        "runs whose ranks are the prior of training pairs, for sm_cnn (default: the "
+        "official runs)",
         parse=existing_file,
         many=True,
         following=True,
         metavar="RUN",
     )
     top: int | None = option(
-        "read only so many runs of --prior-runs, the best by P@30 on the training topics",
+        "read only so many runs of --prior-runs, the best by P@30 on the training "
+        "topics",
         parse=positive_int,
     )
     folds: int = option(
@@ -79,14 +82,16 @@ class Options(EngineOptions):
         metavar="NAME=VALUE",
     )
     vectors: Path | None = option(
-        "word vectors: general (those of the package wordllama, for any word), or a file, word2vec "
-        ".bin or GloVe text, .gz or not, or its name in the folder embeddings of the data "
-        "(default: its glove.6B.100d.bin.gz, or general without that file)",
+        "word vectors: general (those of the package wordllama, for any word), or a "
+        "file, word2vec .bin or GloVe text, .gz or not, or its name in the folder "
+        "embeddings of the data (default: its glove.6B.100d.bin.gz, or general without "
+        "that file)",
         parse=Path,
     )
     idf: str | None = option(
-        "word frequencies: wordfreq, posts (of wordfreq and the collection's posts), or a file (N, "
-        "then word<TAB>df) (default: posts for window, wordfreq for others)"
+        "word frequencies: wordfreq, posts (of wordfreq and the collection's posts), "
+        "or a file (N, then word<TAB>df) (default: posts for window, wordfreq for "
+        "others)"
     )
     seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
     device: str = option(

@@ -8,86 +8,104 @@ import numpy as np
 import numpy.typing as npt
 
 from tweetrerank.pipeline.runtime import part_bar
-from tweetrerank.pipeline.training.training_set import (
-    JudgedCandidates,
-    Outcome,
-    Plan,
-    validated,
-)
+from tweetrerank.pipeline.training.training_set import JudgedCandidates
+from tweetrerank.pipeline.training.validation import Outcome, Plan, validated
 from tweetrerank.rerankers import checkpoint, features, registry
 from tweetrerank.rerankers.features import FeatureTable
 from tweetrerank.rerankers.pairs import NUMBER
 from tweetrerank.rerankers.text.ragged import Rows
-from tweetrerank.rerankers.trees.boosting import Trees
+from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 from tweetrerank.rerankers.trees.growth import Report, grow
 
 Floats = npt.NDArray[np.float32]
 
-LOST, LOST_MEANING = 0.08, 0.25
-"""Share of the lists in which a family of features is missing, and one of meaning. Of a single
-collection only numbers beside the text are: what ranks it has all else."""
+LOST = 0.08  # Share of the lists in which a family of features is missing
+LOST_MEANING = 0.25
+"""The same for families of word vectors. With a single collection only numbers may be
+missing: its searches have everything else."""
 
-MEANING, GIVEN = "meaning:", "given"
-"""Families of word vectors, and the one that windows come without in forms of their own."""
+MEANING = "meaning:"  # Prefix of families of word vectors
+GIVEN = "given"  # Family that is never dropped: windows have forms without it
 
 
 def train(plan: Plan) -> Outcome:
     """Grow trees, which may extend those of a checkpoint."""
-    data, config, folds = plan.data.training, plan.config, plan.folds
-    start = checkpoint.load(plan.start, plan.model) if plan.start else None
+    data = plan.data.training
+    config = plan.config
+    start: Any = checkpoint.load(plan.start, plan.model) if plan.start else None
     record = {"training": {"seed": plan.settings.seed}}
-    with part_bar(1 if plan.data.development else folds + (folds > 1)) as progress:
-        table = features.table(
-            data.candidates.pairs(), config.families.split(","), plan.idf
-        )
+    with part_bar(_parts(plan)) as progress:
+        pairs = data.candidates.pairs()
+        table = features.table(pairs, config.families.split(","), plan.idf)
         grow_on = grower(config, data, table, start)
 
         def fit(
-            part: str, rows: Rows, known: JudgedCandidates, others: Rows
+            part: str, rows: Rows, held_out: JudgedCandidates, held_out_rows: Rows
         ) -> tuple[Trees, Floats]:
             lists = grow_on(rows, partial(progress, part))
             kind = registry.find(plan.model)
             model: Trees = kind(
                 name=plan.model, config=config, idf=plan.idf, lists=lists
             )
-            if known is data:
-                return model, model.evaluate(table.values[others])
-            return model, model.score(known.candidates.pairs())
+            if held_out is data:
+                return model, model.evaluate(table.values[held_out_rows])
+            return model, model.score(held_out.candidates.pairs())
 
         return validated(plan, record, fit)
 
 
+def _parts(plan: Plan) -> int:
+    """Return how many times trees are grown."""
+    if plan.data.development:
+        return 1
+    return plan.folds + 1 if plan.folds > 1 else plan.folds
+
+
 def grower(
-    config: Any, data: JudgedCandidates, table: FeatureTable, start: Any = None
+    config: BoostingConfig,
+    data: JudgedCandidates,
+    table: FeatureTable,
+    start: Trees | None = None,
 ) -> Callable[..., list[str]]:
-    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``. Of
-    mixed collections all have the same weight, and lists lack families at random."""
-    lists, relevant, values = (
-        data.candidates.texts.query_index,
-        data.relevant(),
-        table.values,
-    )
-    wholes = _numbered(data.wholes)[lists] if data.wholes else lists
-    if data.groups or any(name.startswith(NUMBER) for name in table.names):
-        values = _with_losses(
-            values, table.names, wholes, "" if data.groups else NUMBER
-        )
+    """Return a function that grows trees on some pairs [B] of ``data``.
+
+    ``table`` has the features of ``data``. Mixed collections have the same weight, and
+    their lists lack families at random.
+    """
+    lists = data.candidates.texts.query_index  # [P]
+    relevant = data.relevant()  # [P]
+    values = table.values  # [P, K]
+    wholes = _numbered(data.wholes)[lists] if data.wholes else lists  # [P]
+    if data.groups:
+        values = _with_losses(values, table.names, wholes)
+    elif any(name.startswith(NUMBER) for name in table.names):
+        values = _with_losses(values, table.names, wholes, NUMBER)
 
     def grow_on(rows: Rows, progress: Report = lambda message: None) -> list[str]:
-        weights = _weights(_numbered(data.groups)[lists[rows]]) if data.groups else None
-        part = values[rows], relevant[rows], wholes[rows]
-        return grow(config, table.names, *part, start, progress, weights)
+        weights = None
+        if data.groups:
+            weights = _weights(_numbered(data.groups)[lists[rows]])
+        return grow(
+            config,
+            table.names,
+            values[rows],
+            relevant[rows],
+            wholes[rows],
+            start,
+            progress,
+            weights,
+        )
 
     return grow_on
 
 
 def _numbered(names: Sequence[str]) -> Rows:
-    """[Q] a number for each name."""
+    """Return a number for each name: [Q]."""
     return np.unique(names, return_inverse=True)[1]
 
 
 def _weights(collections: Rows) -> npt.NDArray[np.float64]:
-    """[P] weights of pairs; all collections have the same weight."""
+    """Return weights of pairs [P] with the same sum for each of the collections [P]."""
     weights: npt.NDArray[np.float64] = 1 / np.bincount(collections)[collections]
     return weights / weights.mean()
 
@@ -95,17 +113,18 @@ def _weights(collections: Rows) -> npt.NDArray[np.float64]:
 def _with_losses(
     values: Floats, names: Sequence[str], lists: Rows, prefix: str = ""
 ) -> Floats:
-    """Features [P, K] that lack families, whose names begin with ``prefix``, in some lists [P]."""
-    families = np.array([name.rpartition(".")[0] for name in names])
-    rng, count, found = (
-        np.random.default_rng(1),
-        int(lists.max(initial=-1)) + 1,
-        values.copy(),
-    )
+    """Return features [P, K] in which some lists [P] lack families, as NaN.
+
+    Only families whose names begin with ``prefix`` may be missing.
+    """
+    families = np.array([name.rpartition(".")[0] for name in names])  # [K]
+    rng = np.random.default_rng(1)
+    count = int(lists.max(initial=-1)) + 1
+    remaining = values.copy()
     for family in dict.fromkeys(families.tolist()):
-        if family != GIVEN and family.startswith(prefix):
-            is_lost = rng.random(count) < (
-                LOST_MEANING if family.startswith(MEANING) else LOST
-            )
-            found[np.ix_(is_lost[lists], families == family)] = np.nan
-    return found
+        if family == GIVEN or not family.startswith(prefix):
+            continue
+        share = LOST_MEANING if family.startswith(MEANING) else LOST
+        is_lost = rng.random(count) < share
+        remaining[np.ix_(is_lost[lists], families == family)] = np.nan
+    return remaining

@@ -1,4 +1,4 @@
-"""Which checkpoint a collection's searches take; mixtures with the first stage, λ, calibration."""
+"""Checkpoints of searches, mixtures with the first stage, and calibration."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from conftest import Patch
@@ -17,7 +17,7 @@ from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.posts import Post
 from tweetrerank.pipeline.collections.named import find
 from tweetrerank.pipeline.collections.topics import Topic
-from tweetrerank.pipeline.collections.trec import Run
+from tweetrerank.pipeline.collections.trec import Qrels, Run
 from tweetrerank.pipeline.evaluation.measures import evaluate, mean
 from tweetrerank.pipeline.ranking.build import default_reranker
 from tweetrerank.pipeline.ranking.checkpoints import default_directory, directory_for
@@ -38,88 +38,125 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """A folder of shipped fusions in the place of ours: ``all`` has seen mb2012 and stackfaq."""
+    """A folder of shipped models in place of ours.
+
+    Fusions named ``all`` have seen mb2012 and stackfaq.
+    """
     folder = tmp_path / "shipped"
     monkeypatch.setattr(checkpoint, "SHIPPED", folder)
-    for ending in ("", "-adapted"):
-        add(folder / "fusion" / f"all{ending}", "mb2012", "stackfaq-train")
+    add(folder / "fusion" / "all", "mb2012", "stackfaq-train")
+    add(folder / "fusion" / "all-adapted", "mb2012", "stackfaq-train")
     add(folder / "mp_hcnn" / "all", "mb2012")
     return folder
 
 
 def add(folder: Path, *trained_on: str) -> Path:
+    """Write the metrics of a model, trained without the collection of its name."""
     folder.mkdir(parents=True)
-    left_out = (
-        None if folder.name.startswith("all") else folder.name.removesuffix("-adapted")
-    )
+    left_out = None
+    if not folder.name.startswith("all"):
+        left_out = folder.name.removesuffix("-adapted")
     metrics = {"trained_on": trained_on, "left_out": left_out}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     return folder
 
 
-def test_adapted_fusions_are_preferred_where_there_is_a_table(shipped: Path) -> None:
-    for adapted, name in (
-        (None, "all"),
-        (shipped, "all-adapted"),
-    ):  # Any file that there is
-        collection: Any = SimpleNamespace(key="mine", file=None, adapted_file=adapted)
-        assert directory_for("fusion", collection) == shipped / "fusion" / name
-        # Other models read no table.
-        assert directory_for("mp_hcnn", collection) == shipped / "mp_hcnn" / "all"
+@pytest.mark.parametrize(
+    ("has_vectors", "name"),
+    [(False, "all"), (True, "all-adapted")],
+)
+def test_adapted_fusions_are_preferred_with_adapted_vectors(
+    has_vectors: bool, name: str, shipped: Path
+) -> None:
+    vectors = shipped if has_vectors else None  # Any file will do.
+    collection: Any = SimpleNamespace(key="mine", file=None, adapted_file=vectors)
+    assert directory_for("fusion", collection) == shipped / "fusion" / name
+    # Other models do not read the vectors.
+    assert directory_for("mp_hcnn", collection) == shipped / "mp_hcnn" / "all"
+
+
+def test_a_fusion_without_vectors_replaces_an_adapted_one(shipped: Path) -> None:
     shutil.rmtree(shipped / "fusion" / "all-adapted")
     assert default_directory("fusion", "mine", is_adapted=True).name == "all"
 
 
-def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
-    for name in ("mb2012", "stackfaq-train"):
-        for is_adapted in (False, True):
-            with pytest.raises(DataError, match=f"no fusion trained for {name}"):
-                default_directory("fusion", name, is_adapted=is_adapted)
-    # A model for one collection was trained without it.
-    for adapted in ("mb2012", "mb2012-adapted"):
-        made = add(shipped / "fusion" / adapted, "mb2011", "mb2013")
-        assert default_directory("fusion", "mb2012", is_adapted=True) == made
-        assert default_directory("fusion", "mb2012") == shipped / "fusion" / "mb2012"
-
-
-def test_what_is_lost_or_of_another_collection_is_refused(
-    shipped: Path, tmp_path: Path
+@pytest.mark.parametrize("is_adapted", [False, True])
+@pytest.mark.parametrize("name", ["mb2012", "stackfaq-train"])
+def test_a_fusion_that_has_seen_the_collection_is_passed_over(
+    name: str, is_adapted: bool, shipped: Path
 ) -> None:
-    """It is never passed over for a shipped model."""
-    mine = tmp_path / "home" / "checkpoints" / "fusion" / "own" / "mine"
-    mine.mkdir(parents=True)
-    metrics = {"trained_on": ["other"], "collection_file": "other.toml"}
-    (mine / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(DataError, match=f"no fusion trained for {name}"):
+        default_directory("fusion", name, is_adapted=is_adapted)
 
-    def refused(message: str) -> None:
+
+def test_a_model_for_one_collection_was_trained_without_it(shipped: Path) -> None:
+    plain = add(shipped / "fusion" / "mb2012", "mb2011", "mb2013")
+    assert default_directory("fusion", "mb2012", is_adapted=True) == plain
+    assert default_directory("fusion", "mb2012") == plain
+    adapted = add(shipped / "fusion" / "mb2012-adapted", "mb2011", "mb2013")
+    assert default_directory("fusion", "mb2012", is_adapted=True) == adapted
+    assert default_directory("fusion", "mb2012") == plain
+
+
+class TestDamagedModel:
+    """A damaged or foreign model is refused, not replaced by a shipped one."""
+
+    @pytest.fixture
+    def folder(self, shipped: Path, tmp_path: Path) -> Path:
+        """A model of the collection ``own/mine``, trained on another collection."""
+        folder = tmp_path / "home" / "checkpoints" / "fusion" / "own" / "mine"
+        folder.mkdir(parents=True)
+        metrics = {"trained_on": ["other"], "collection_file": "other.toml"}
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+        return folder
+
+    def check(self, message: str) -> None:
         with pytest.raises(RerankerError, match=message):
             default_directory("fusion", "own/mine")
 
-    refused(r"config\.json: found no readable JSON")
-    checkpoint.write_config(mine, {"model": "fusion"})
-    refused("mine: found a model trained for other, expected one for mine")
-    mine.rename(f"{mine}-adapted")
-    refused("mine-adapted: found no word vectors adapted to own/mine")
-    of_another = tmp_path / "home" / "lambda" / "fusion" / "all" / "own" / "mine.json"
-    tuning = Tuning(0.5, {0.0: 0.1}, 0.1, (), "AP", "minmax", 2, 1, (), ("other",))
-    replace(tuning, checkpoint="fusion/all").save(of_another)
-    with pytest.raises(
-        DataError, match=r"λ of fusion/all tuned on other, expected .* mine"
-    ):
+    def test_without_a_configuration(self, folder: Path) -> None:
+        self.check(r"config\.json: found no readable JSON")
+
+    def test_of_another_collection(self, folder: Path) -> None:
+        checkpoint.write_config(folder, {"model": "fusion"})
+        self.check("mine: found a model trained for other, expected one for mine")
+
+    def test_without_its_vectors(self, folder: Path) -> None:
+        folder.rename(f"{folder}-adapted")
+        self.check("mine-adapted: found no word vectors adapted to own/mine")
+
+
+def test_a_weight_of_another_collection_is_refused(
+    shipped: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "home" / "lambda" / "fusion" / "all" / "own" / "mine.json"
+    replace(TUNING, checkpoint="fusion/all", collections=("other",)).save(path)
+    message = r"λ of fusion/all tuned on other, expected .* mine"
+    with pytest.raises(DataError, match=message):
         tuning_of(shipped / "fusion" / "all", "own/mine")
 
 
-def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None:
-    def taken(name: str, fits: bool = True) -> str:
-        return default_reranker(find(name, data_dir), not fits)
+@pytest.mark.parametrize(
+    ("name", "is_mixed", "model"),
+    [
+        ("sample", False, "fusion"),
+        ("mb2013", False, "fusion"),
+        pytest.param("mb2012", False, "mp_hcnn", id="the fusion has seen it"),
+        pytest.param("mb2013", True, "mp_hcnn", id="a fusion has no λ"),
+        pytest.param("wikiqa", False, "mp_hcnn", id="its candidates are given"),
+    ],
+)
+def test_default_model_of_a_search(
+    name: str, is_mixed: bool, model: str, shipped: Path, data_dir: Path
+) -> None:
+    assert default_reranker(find(name, data_dir), is_mixed) == model
 
-    assert taken("sample") == taken("mb2013") == "fusion"
-    assert taken("mb2012") == "mp_hcnn"  # which the fusion has seen
-    assert taken("mb2013", fits=False) == "mp_hcnn"
-    assert taken("wikiqa") == "mp_hcnn"  # whose candidates are given
 
-
-LEXICAL: Run = {"1": {"a": 10.0, "b": 5.0, "c": 0.0}, "2": {"x": 3.0}, "3": {}}
+LEXICAL: Run = {
+    "1": {"a": 10.0, "b": 5.0, "c": 0.0},
+    "2": {"x": 3.0},
+    "3": {},
+}
 NEURAL: Run = {
     "1": {"c": 0.9, "b": 0.6, "a": -0.1, "other": 99.0},
     "2": {"x": -1.0},
@@ -129,190 +166,253 @@ NEURAL: Run = {
 
 def test_mixing_by_hand() -> None:
     run = interpolate(LEXICAL, NEURAL, 0.25)
-    # c 1, b 0.7, a 0 from the neural side: what is no candidate does not stretch the scale.
+    # c 1, b 0.7, a 0 from the neural side; what is no candidate does not count.
     expected = {"a": 0.75 * 1, "b": 0.25 * 0.7 + 0.75 * 0.5, "c": 0.25}
     assert run == {"1": pytest.approx(expected), "2": {"x": 0.5}, "3": {}}
-    for widest in (
+
+
+# The widest range, and the smallest numbers
+@pytest.mark.parametrize(
+    "scores",
+    [
         {"a": -3.4e38, "b": 0.0, "c": 3.4e38},
         {"a": 0.0, "b": 5e-324, "c": 1e-323},
-    ):
-        assert all(map(math.isfinite, normalize(widest).values()))
-
-
-def scored(run: Run, score: float) -> Run:
-    return {**run, "1": {**run["1"], "b": score}}
+    ],
+)
+def test_normalized_scores_are_finite(scores: dict[str, float]) -> None:
+    assert all(map(math.isfinite, normalize(scores).values()))
 
 
 @pytest.mark.parametrize(
-    ("lexical", "neural", "weight", "message"),
+    ("neural", "weight", "message"),
     [
-        (LEXICAL, NEURAL, -0.1, r"λ: found .*, expected a number from"),
-        (LEXICAL, NEURAL, math.nan, r"λ: found .*, expected a number from"),
-        (
-            LEXICAL,
-            {"1": {"a": 1.0}},
-            0.0,
-            "topic 1: found no neural score for 2 .*first is b",
-        ),
-        (
-            LEXICAL,
-            {"1": NEURAL["1"]},
-            0.5,
-            "topic 2: found no neural score for 1 of its 1",
-        ),
-        *(
-            (*pair, 0.5, "topic 1, document b: found the score")
-            for score in (
-                math.nan,
-                math.inf,
-                -1e39,
-            )  # Single precision does not hold the last.
-            for pair in (
-                (LEXICAL, scored(NEURAL, score)),
-                (scored(LEXICAL, score), NEURAL),
-            )
-        ),
+        (NEURAL, -0.1, r"λ: found .*, expected a number from"),
+        (NEURAL, math.nan, r"λ: found .*, expected a number from"),
+        ({"1": {"a": 1.0}}, 0.0, "topic 1: found no neural score for 2 .*first is b"),
+        ({"1": NEURAL["1"]}, 0.5, "topic 2: found no neural score for 1 of its 1"),
     ],
 )
-def test_what_cannot_be_mixed(
-    lexical: Run, neural: Run, weight: float, message: str
-) -> None:
+def test_what_cannot_be_mixed(neural: Run, weight: float, message: str) -> None:
     with pytest.raises((DataError, UsageError), match=message):
-        interpolate(lexical, neural, weight)
+        interpolate(LEXICAL, neural, weight)
 
 
-def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
-    model = small("mp_hcnn", "robust")
+def with_score(run: Run, score: float) -> Run:
+    """The run with another score of b."""
+    return run | {"1": run["1"] | {"b": score}}
+
+
+# Single precision does not hold the last one.
+@pytest.mark.parametrize("score", [math.nan, math.inf, -1e39])
+@pytest.mark.parametrize("is_neural", [False, True])
+def test_scores_that_are_not_finite(is_neural: bool, score: float) -> None:
+    lexical = LEXICAL if is_neural else with_score(LEXICAL, score)
+    neural = with_score(NEURAL, score) if is_neural else NEURAL
+    with pytest.raises(DataError, match="topic 1, document b: found the score"):
+        interpolate(lexical, neural, 0.5)
+
+
+FIRST: Run = {
+    "1": {"a": 1 / 3, "b": 0.1, "c": 0.0},
+    "2": {"x": 3.0, "a": 1.0},
+}
+
+
+@pytest.fixture(scope="module")
+def candidates() -> Candidates:
     posts = {doc_id: Post(doc_id, f"storm {doc_id}") for doc_id in "abcx"}
-    first: Run = {"1": {"a": 1 / 3, "b": 0.1, "c": 0.0}, "2": {"x": 3.0, "a": 1.0}}
-    found = Candidates([Topic("1", "storm"), Topic("2", "bbc cuts")], first, posts)
-    mixed, own = Mixed.of(model, 0.25, "tuned"), found.scored_by(model)
-    assert (mixed.name, mixed.reads) == ("mp_hcnn", "lists")
+    return Candidates([Topic("1", "storm"), Topic("2", "bbc cuts")], FIRST, posts)
+
+
+def test_a_network_with_its_weight_is_a_model_of_lists(candidates: Candidates) -> None:
+    model = small("mp_hcnn", "robust")
+    mixed = Mixed.of(model, 0.25, "tuned")
+    assert mixed.name == "mp_hcnn"
+    assert mixed.reads == "lists"
     assert str(mixed.description) == "λ = 0.25 (tuned)"
-    assert found.scored_by(mixed) == interpolate(first, own, 0.25)
-    stages = [name for name, _ in mixed.stages(found.pairs(), first_stage="ql")]
+    neural = candidates.scored_by(model)
+    assert candidates.scored_by(mixed) == interpolate(FIRST, neural, 0.25)
+    stages = [name for name, _ in mixed.stages(candidates.pairs(), first_stage="ql")]
     assert stages == ["mp_hcnn", "mp_hcnn + ql (λ = 0.25)"]
-    # Nothing is mixed without scores, and with λ = 1.
-    unknown = replace(found, forms=dict.fromkeys(first, "order"))
-    ranked = [
-        sorted(of, key=lambda d: -of[d]) for of in unknown.scored_by(mixed).values()
-    ]
-    assert ranked == [sorted(of, key=lambda d: -of[d]) for of in own.values()]
-    assert found.scored_by(Mixed.of(model, 1.0)) == own
     assert model.mixed(0.5).weight == 0.5
+
+
+def test_nothing_is_mixed_without_scores_or_with_all_weight(
+    candidates: Candidates,
+) -> None:
+    model = small("mp_hcnn", "robust")
+    neural = candidates.scored_by(model)
+    in_order = replace(candidates, forms=dict.fromkeys(FIRST, "order"))
+    run = in_order.scored_by(Mixed.of(model, 0.25, "tuned"))
+    for query_id, scores in neural.items():
+        order = sorted(scores, key=lambda doc_id: -scores[doc_id])
+        mixture = run[query_id]
+        assert sorted(mixture, key=lambda doc_id: -mixture[doc_id]) == order
+    assert candidates.scored_by(Mixed.of(model, 1.0)) == neural
+
+
+def test_trees_are_not_mixed() -> None:
     trees = small("window", "general")
     assert trees.mixed(0.5) is trees
 
 
-def test_tuning_equals_a_naive_search() -> None:
-    """With a topic a fold, the split is known and the estimate can be made naively."""
-    drawn, docs = random.Random(2), [str(n) for n in range(30)]
-    lexical, neural, qrels = {}, {}, {}
-    # Each ranking knows something about what is relevant.
+class Draws(NamedTuple):
+    """Random scores and judgments, related to each other."""
+
+    lexical: Run
+    neural: Run
+    qrels: Qrels
+
+
+@pytest.fixture(scope="module")
+def draws() -> Draws:
+    """Eight topics, and one without results."""
+    rng = random.Random(2)
+    doc_ids = [str(number) for number in range(30)]
+    drawn = Draws({}, {}, {})
     for query_id in map(str, range(8)):
-        qrels[query_id] = {doc_id: drawn.choice([-1, 0, 0, 1, 2]) for doc_id in docs}
-        signal = {doc_id: max(0, grade) for doc_id, grade in qrels[query_id].items()}
-        lexical[query_id] = {
-            doc_id: 3 * signal[doc_id] + drawn.gauss(9, 9) for doc_id in docs
+        grades = {doc_id: rng.choice([-1, 0, 0, 1, 2]) for doc_id in doc_ids}
+        drawn.qrels[query_id] = grades
+        signal = {doc_id: max(0, grade) for doc_id, grade in grades.items()}
+        drawn.lexical[query_id] = {
+            doc_id: 3 * signal[doc_id] + rng.gauss(9, 9) for doc_id in doc_ids
         }
-        neural[query_id] = {
-            doc_id: 0.3 * signal[doc_id] + drawn.gauss(0, 1) for doc_id in docs
+        drawn.neural[query_id] = {
+            doc_id: 0.3 * signal[doc_id] + rng.gauss(0, 1) for doc_id in doc_ids
         }
-    qrels["without results"] = {"a": 1}
-    known = HeldOut(lexical | {"not judged": {"a": 1.0}}, neural, qrels)
-    tuning = known.tune(folds=9)
-    mixed = {step / 20: interpolate(lexical, neural, step / 20) for step in range(21)}
-    values = {
-        weight: evaluate(qrels, run, ["AP"])["AP"] for weight, run in mixed.items()
-    }
-    curve = {weight: mean(of.values()) for weight, of in values.items()}
+    drawn.qrels["without results"] = {"a": 1}
+    return drawn
+
+
+def test_tuning_equals_a_naive_search(draws: Draws) -> None:
+    """With a topic a fold, the split is known and the estimate can be made naively."""
+    judged = HeldOut(
+        draws.lexical | {"not judged": {"a": 1.0}}, draws.neural, draws.qrels
+    )
+    tuning = judged.tune(folds=9)
+    values = {}  # λ -> query_id -> AP
+    for step in range(21):
+        weight = step / 20
+        run = interpolate(draws.lexical, draws.neural, weight)
+        values[weight] = evaluate(draws.qrels, run, ["AP"])["AP"]
+    curve = {weight: mean(by_topic.values()) for weight, by_topic in values.items()}
     assert tuning.curve == pytest.approx(curve, abs=1e-12)
-    assert tuning.curve[tuning.weight] == max(tuning.curve.values())
-    held_out, chosen = [], []
-    for query_id in qrels:
-        best = max(
-            values, key=lambda w: mean([values[w][q] for q in qrels if q != query_id])
-        )
+    highest = max(tuning.curve.values())
+    assert tuning.curve[tuning.weight] == highest
+
+    def mean_without(query_id: str, weight: float) -> float:
+        others = [value for q, value in values[weight].items() if q != query_id]
+        return mean(others)
+
+    held_out = []
+    chosen = []
+    for query_id in draws.qrels:
+        best = max(values, key=lambda weight: mean_without(query_id, weight))
         chosen.append(best)
         held_out.append(values[best][query_id])
     assert len(set(chosen)) > 1
-    assert (
-        max(tuning.curve.values())
-        > tuning.cross_validated
-        == pytest.approx(mean(held_out))
-    )
+    assert highest > tuning.cross_validated == pytest.approx(mean(held_out))
     assert sorted(tuning.fold_weights) == sorted(chosen)
-    assert (tuning.topics, known.tune("P@5").measure) == (tuple(qrels), "P@5")
+    assert tuning.topics == tuple(draws.qrels)
+
+
+def test_arguments_of_a_tuning(draws: Draws) -> None:
+    judged = HeldOut(*draws)
+    assert judged.tune("P@5").measure == "P@5"
     with pytest.raises(UsageError, match="found 10 folds, expected 2 to 9"):
-        known.tune(folds=10)
+        judged.tune(folds=10)
     with pytest.raises(UsageError, match="did you mean 'AP'"):
-        known.tune("map")
+        judged.tune("map")
 
 
 TUNING = Tuning(
-    *(
-        0.45,
-        {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3},
-        0.305,
-        (0.4, 0.5),
-        "AP",
-        "minmax",
-        2,
-        1,
-    ),
-    *(
-        ("1", "2"),
-        ("mb2011", "mb2013"),
-        "official runs",
-        "mp_hcnn/mb2012",
-        "2026-11-21",
-    ),
+    weight=0.45,
+    curve={0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3},
+    cross_validated=0.305,
+    fold_weights=(0.4, 0.5),
+    measure="AP",
+    normalization="minmax",
+    folds=2,
+    seed=1,
+    topics=("1", "2"),
+    collections=("mb2011", "mb2013"),
+    first_stage="official runs",
+    checkpoint="mp_hcnn/mb2012",
+    date="2026-11-21",
 )
-CHANGES = [{"weight": 1.5}, {"weight": math.nan}, {"curve": {"x": 1}}, {"unknown": 1}]
 
 
-@pytest.mark.parametrize("change", [*CHANGES, {"topics": None}])
-def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
+@pytest.fixture
+def tuning_file(tmp_path: Path) -> Path:
     path = tmp_path / "lambda.json"
     TUNING.save(path)
-    assert Tuning.load(path) == TUNING
-    content = json.loads(path.read_text())
-    unchecked = {key: value for key, value in content.items() if key != "sha256"}
-    for damaged in (
-        json.dumps(unchecked | change),
-        json.dumps(content | {"weight": 0.5}),
-        "{",
-    ):
-        path.write_text(damaged)
-        with pytest.raises(
-            DataError, match=r"lambda.json: found no tuned λ .*tweetrerank tune"
-        ):
-            Tuning.load(path)
-    path.write_text(json.dumps(unchecked))
-    assert Tuning.load(path) == TUNING
-    path.unlink()
+    return path
+
+
+def test_a_tuning_is_read_with_and_without_its_hash(tuning_file: Path) -> None:
+    assert Tuning.load(tuning_file) == TUNING
+    content = json.loads(tuning_file.read_text())
+    del content["sha256"]
+    tuning_file.write_text(json.dumps(content))
+    assert Tuning.load(tuning_file) == TUNING
+
+
+NO_HASH = {"sha256": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"weight": 0.5}, id="changed without its hash"),
+        NO_HASH | {"weight": 1.5},
+        NO_HASH | {"weight": math.nan},
+        NO_HASH | {"curve": {"x": 1}},
+        NO_HASH | {"unknown": 1},
+        NO_HASH | {"topics": None},
+        pytest.param(None, id="no JSON"),
+    ],
+)
+def test_damaged_tuning(change: dict[str, Any] | None, tuning_file: Path) -> None:
+    text = "{"
+    if change:
+        text = json.dumps(json.loads(tuning_file.read_text()) | change)
+    tuning_file.write_text(text)
+    message = r"lambda.json: found no tuned λ .*tweetrerank tune"
+    with pytest.raises(DataError, match=message):
+        Tuning.load(tuning_file)
+
+
+def test_a_tuning_without_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        Tuning.load(path)
+        Tuning.load(tmp_path / "lambda.json")
 
 
 def test_calibration_gives_the_share_of_relevant_posts() -> None:
-    """Scores are log-odds, shifted and stretched: the fit finds both again."""
-    drawn, scores, qrels = random.Random(5), {}, {}
+    """Scores are log-odds, shifted and stretched: the fit recovers both."""
+    rng = random.Random(5)
+    scores: Run = {}
+    qrels: Qrels = {}
     for query_id in map(str, range(60)):
-        odds = {str(n): drawn.gauss(-1, 2) for n in range(200)}
-        qrels[query_id] = {
-            d: 1 for d, o in odds.items() if drawn.random() < 1 / (1 + math.exp(-o))
-        }
+        odds = {str(number): rng.gauss(-1, 2) for number in range(200)}
+        qrels[query_id] = {}
+        for doc_id, value in odds.items():
+            if rng.random() < 1 / (1 + math.exp(-value)):
+                qrels[query_id][doc_id] = 1
         scores[query_id] = {doc_id: (value + 1) * 4 for doc_id, value in odds.items()}
     assert calibrate(scores, qrels) == pytest.approx((0.25, -1.0), abs=0.06)
-    # Scores that do not grow with relevance have no calibration.
-    for relevant in ({}, {"worst": 1}):
-        assert calibrate({"1": {"best": 2.0, "worst": 1.0}}, {"1": relevant}) is None
 
 
-def test_shipped_checkpoints_are_calibrated() -> None:
-    for model in ("mp_hcnn", "sm_cnn"):
-        folders = [path.parent for path in (SHIPPED / model).glob("*/config.json")]
-        assert [tuning_of(folder).calibration.slope > 0 for folder in folders] == [
-            True
-        ] * 5
+@pytest.mark.parametrize("relevant", [{}, {"worst": 1}])
+def test_scores_that_do_not_grow_with_relevance(relevant: dict[str, int]) -> None:
+    assert calibrate({"1": {"best": 2.0, "worst": 1.0}}, {"1": relevant}) is None
+
+
+@pytest.mark.parametrize("model", ["mp_hcnn", "sm_cnn"])
+def test_shipped_checkpoints_are_calibrated(model: str) -> None:
+    folders = [path.parent for path in (SHIPPED / model).glob("*/config.json")]
+    assert len(folders) == 5
+    for folder in folders:
+        tuning = tuning_of(folder)
+        assert tuning
+        assert tuning.calibration
+        assert tuning.calibration.slope > 0

@@ -1,4 +1,4 @@
-"""Fusions: candidates of several rankers, learning from their scores, trees that extend others."""
+"""Fusions: candidates of several rankers, models of their scores, extended trees."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,175 +22,265 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.trees.boosting import Trees
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
-FOUND: dict[str, Run] = {"ql": {"1": {"a": 3.0, "b": 2.0, "c": 1.0}, "2": {"x": 1.0}}}
-FOUND["rm3"] = {"1": {"d": 9.0, "a": 8.0, "b": 5.0}}
-KNOWN = {doc_id: Post(doc_id, f"text of {doc_id}") for doc_id in "abcdx"}
+RESULTS: dict[str, Run] = {
+    "ql": {"1": {"a": 3.0, "b": 2.0, "c": 1.0}, "2": {"x": 1.0}},
+    "rm3": {"1": {"d": 9.0, "a": 8.0, "b": 5.0}},
+}
+POSTS = {doc_id: Post(doc_id, f"text of {doc_id}") for doc_id in "abcdx"}
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
 TWO = "lambdarank,binary"
-CHANGES: dict[str, Any] = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0.5}
+CHANGES: dict[str, Any] = {
+    "trees": 40,
+    "minimum_leaf": 5,
+    "feature_fraction": 0.5,
+}
+
+
+class Posts:
+    def get_many(self, doc_ids: list[str]) -> dict[str, Post]:
+        return {doc_id: POSTS[doc_id] for doc_id in doc_ids if doc_id in POSTS}
 
 
 class Index:
-    posts = SimpleNamespace(
-        get_many=lambda ids: {i: KNOWN[i] for i in ids if i in KNOWN}
-    )
+    posts = Posts()
 
     def search(self, topics: list[Topic], method: Any, hits: int) -> Run:
-        found = FOUND[method.name]
-        ids = [topic.query_id for topic in topics if topic.query_id in found]
-        return {query_id: dict([*found[query_id].items()][:hits]) for query_id in ids}
+        run: Run = {}
+        for topic in topics:
+            scores = RESULTS[method.name].get(topic.query_id)
+            if scores:
+                run[topic.query_id] = dict(list(scores.items())[:hits])
+        return run
 
 
-def source(folder: Path | None = None) -> Any:
-    runs = {"rm3": folder / "rm3.run"} if folder else {}
-    for path in runs.values():
-        write_run(path, {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
-    more = {
-        "runs": runs,
-        "adapted_space": None,
-        "methods": METHODS,
-        "skips_own_id": False,
-    }
-    return SimpleNamespace(name="mb", open_index=Index, topics=TOPICS, **more)
+def source(folder: Path | None = None, topics: list[Topic] = TOPICS) -> Any:
+    """A collection, with an official run of RM3 in a folder."""
+    runs = {}
+    if folder:
+        runs["rm3"] = folder / "rm3.run"
+        official = {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}
+        write_run(runs["rm3"], official, "official")
+    return SimpleNamespace(
+        name="mb",
+        open_index=Index,
+        topics=topics,
+        runs=runs,
+        adapted_space=None,
+        methods=METHODS,
+        skips_own_id=False,
+    )
 
 
-def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
-    rankers = ["ql", "rm3", "run_rm3"], ["ql", "run_rm3"]
-    found = UnionRetriever(source(tmp_path), *rankers).search(TOPICS, hits=2)
-    # d is rm3's alone, which finds nothing here; c and b are beyond the two best of others.
-    posts = {q: set(scores) for q, scores in found.run.items()}
-    assert posts == {"1": {"a", "b", "z"}, "2": {"x"}}
-    # Min-max: ql a 1, b 0; rm3 d 1, a 0; run_rm3 z 1, a 0. All scores of topic 2 are equal.
-    assert found.run["1"] == pytest.approx({"a": 1 / 3, "b": 0.0, "z": 1 / 3})
-    assert found.signals["rm3"]["1"] == {"a": 8.0}
-    assert found.signals["run_rm3"] == {"1": {"z": 2.0, "a": 1.0}, "2": {}}
-    # What has no text here is a candidate all the same.
-    assert found.posts["z"] == Post("z", "") and found.posts["a"] == KNOWN["a"]
+def doc_ids(run: Run) -> dict[str, set[str]]:
+    return {query_id: set(scores) for query_id, scores in run.items()}
+
+
+def test_every_ranker_contributes_its_best(tmp_path: Path) -> None:
+    retriever = UnionRetriever(
+        source(tmp_path), ["ql", "rm3", "run_rm3"], ["ql", "run_rm3"]
+    )
+    candidates = retriever.search(TOPICS, hits=2)
+    # Only rm3 has d, and is no source; c and b are beyond the sources' two best.
+    assert doc_ids(candidates.run) == {"1": {"a", "b", "z"}, "2": {"x"}}
+    # Min-max: ql a 1, b 0. rm3 d 1, a 0. run_rm3 z 1, a 0. Topic 2 has equal scores.
+    expected = {"a": 1 / 3, "b": 0.0, "z": 1 / 3}
+    assert candidates.run["1"] == pytest.approx(expected)
+    assert candidates.signals["rm3"]["1"] == {"a": 8.0}
+    assert candidates.signals["run_rm3"] == {"1": {"z": 2.0, "a": 1.0}, "2": {}}
+    assert candidates.posts["a"] == POSTS["a"]
+    # A post without a text is a candidate, too.
+    assert candidates.posts["z"] == Post("z", "")
+
+
+@pytest.fixture
+def shallow() -> UnionRetriever:
+    return UnionRetriever(source(), ["ql", "rm3"], ["ql", "rm3"], depth=1)
+
+
+def test_posts_beyond_the_depth_are_the_rest(shallow: UnionRetriever) -> None:
+    candidates = shallow.search(TOPICS)
+    assert doc_ids(candidates.run) == {"1": {"a", "d"}, "2": {"x"}}
+    # Min-max: ql b .5, c 0; rm3 b 0.
+    expected = {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
+    assert candidates.rest == expected
+    assert not {"b", "c"} & candidates.posts.keys()
+    assert candidates.signals["ql"]["1"] == {"a": 3.0}
+
+
+def test_fewer_hits_than_the_depth_leave_no_rest() -> None:
+    candidates = UnionRetriever(source(), ["ql"], ["ql"], 10).search(TOPICS, hits=2)
+    assert candidates.rest == {"1": {}, "2": {}}
+    assert set(candidates.run["1"]) == {"a", "b"}
 
 
 class Lengths:
-    """In the place of a checkpoint: a score is the length of a post's text, and what it is told."""
+    """A model whose scores are the lengths of texts, and a constant."""
 
-    name, families, unknown_numbers = "lengths", (), staticmethod(lambda _: "")
+    name = "lengths"
+    families = ()
 
-    def __init__(self, told: float) -> None:
-        self.told = told
+    def __init__(self, constant: float) -> None:
+        self.constant = np.float32(constant)
+
+    def unknown_numbers(self, pairs: Any) -> str:
+        return ""
 
     def stages(self, pairs: Any, *_: Any) -> Any:
         lengths = np.array([len(text) for text in pairs.texts], dtype=np.float32)
-        yield self.name, lengths[pairs.post_index] + np.float32(self.told)
+        yield self.name, lengths[pairs.post_index] + self.constant
 
 
-def test_what_is_beyond_the_depth_ranks_below() -> None:
-    """Of each candidate ranker's hits the best are scored; no hit is lost."""
-    rankers = UnionRetriever(source(), ["ql", "rm3"], ["ql", "rm3"], depth=1)
-    found = rankers.search(TOPICS)
-    assert {q: set(scores) for q, scores in found.run.items()} == {
-        "1": {"a", "d"},
-        "2": {"x"},
-    }
-    # Min-max: ql b .5, c 0; rm3 b 0.
-    assert found.rest == {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
-    assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {
-        "a": 3.0
-    }
-    for told in (0.0, -50.0):
-        model: Any = Lengths(told)
-        scores = Fusion(rankers, model).rank({t.query_id: t.text for t in TOPICS}).run
-        assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
-        assert (
-            min(scores["1"]["a"], scores["1"]["d"])
-            > scores["1"]["b"]
-            > scores["1"]["c"]
-        )
-    # Fewer hits than the depth: nothing is left over.
-    found = UnionRetriever(source(), ["ql"], ["ql"], 10).search(TOPICS, hits=2)
-    assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
+@pytest.mark.parametrize("constant", [0.0, -50.0])
+def test_the_rest_ranks_below_all_scores(
+    constant: float, shallow: UnionRetriever
+) -> None:
+    model: Any = Lengths(constant)
+    topics = {topic.query_id: topic.text for topic in TOPICS}
+    scores = Fusion(shallow, model).rank(topics).run["1"]
+    assert scores.keys() == {"a", "b", "c", "d"}
+    assert min(scores["a"], scores["d"]) > scores["b"] > scores["c"]
 
 
-def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: Capture) -> None:
-    rankers = ["ql", "run_ql"], ["ql", "run_ql"]
-    found = UnionRetriever(source(tmp_path), *rankers).search(TOPICS)
-    assert set(found.signals) == {"ql"}
+WITH_OFFICIAL = ["ql", "run_ql"]  # No collection here has this official run.
+
+
+def test_a_missing_ranker_is_reported(tmp_path: Path, capsys: Capture) -> None:
+    retriever = UnionRetriever(source(tmp_path), WITH_OFFICIAL, WITH_OFFICIAL)
+    candidates = retriever.search(TOPICS)
+    assert set(candidates.signals) == {"ql"}
     assert "warning: mb has no run_ql" in capsys.readouterr().err
-    # Nobody misses official runs where there are none, or of a query that is no topic.
-    assert UnionRetriever(source(), *rankers).search(TOPICS).signals == found.signals
-    of_others = source(tmp_path)
-    of_others.topics = [Topic("3", "fire")]
-    assert UnionRetriever(of_others, *rankers).search(TOPICS).signals == found.signals
+
+
+@pytest.mark.parametrize(
+    ("has_runs", "topics"),
+    [
+        pytest.param(False, TOPICS, id="no official runs"),
+        pytest.param(True, [Topic("3", "fire")], id="queries that are no topics"),
+    ],
+)
+def test_official_runs_are_not_missed_elsewhere(
+    has_runs: bool, topics: list[Topic], tmp_path: Path, capsys: Capture
+) -> None:
+    collection = source(tmp_path if has_runs else None, topics)
+    retriever = UnionRetriever(collection, WITH_OFFICIAL, WITH_OFFICIAL)
+    candidates = retriever.search(TOPICS)
+    assert candidates.signals == {"ql": RESULTS["ql"]}
     assert capsys.readouterr().err == ""
+
+
+def test_a_union_without_sources_is_refused() -> None:
+    retriever = UnionRetriever(source(), ["ql", "run_rm3"], ["run_rm3"])
     with pytest.raises(DataError, match="mb: found no run of run_rm3"):
-        UnionRetriever(source(), ["ql", "run_rm3"], ["run_rm3"]).search(TOPICS)
+        retriever.search(TOPICS)
 
 
-def test_rankers_are_read_from_the_settings() -> None:
-    def rankers(families: str, candidate_rankers: str = "") -> UnionRetriever:
-        config = SimpleNamespace(
-            families=families, candidate_rankers=candidate_rankers, depth=7
-        )
-        return UnionRetriever.of(collection, config)
-
-    collection, families = source(), "signal:ql,signal:run_rm3,overlap"
-    both = ["ql", "run_rm3"]
-    assert rankers(families) == UnionRetriever(collection, both, both, 7)
-    assert rankers(families, "run_rm3").sources == ["run_rm3"]
-    message = "signal:mp_hcnn: found no ranker(?s:.*)candidate_rankers: found rm3"
-    with pytest.raises(UsageError, match=message):
-        rankers("signal:ql,signal:mp_hcnn", "rm3")
-    with pytest.raises(UsageError, match="these find the candidates"):
-        rankers("overlap")
-
-
-def fitted(families: str, objectives: str, start: Trees | None = None) -> Trees:
-    changes = CHANGES | {"families": families, "objectives": objectives}
-    config = small_config("fusion", "general", **changes)
-    return reranking_samples.fitted(
-        "fusion", config, *pairs_that_rm3_orders(), start=start
+def union_of(families: str, candidate_rankers: str = "") -> UnionRetriever:
+    config = SimpleNamespace(
+        families=families, candidate_rankers=candidate_rankers, depth=7
     )
+    return UnionRetriever.of(SimpleNamespace(), config)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("candidate_rankers", "sources"),
+    [
+        ("", ["ql", "run_rm3"]),
+        ("run_rm3", ["run_rm3"]),
+    ],
+)
+def test_rankers_are_read_from_the_settings(
+    candidate_rankers: str, sources: list[str]
+) -> None:
+    union = union_of("signal:ql,signal:run_rm3,overlap", candidate_rankers)
+    assert union.rankers == ["ql", "run_rm3"]
+    assert union.sources == sources
+    assert union.depth == 7
+
+
+@pytest.mark.parametrize(
+    ("families", "candidate_rankers", "message"),
+    [
+        pytest.param(
+            "signal:ql,signal:mp_hcnn",
+            "rm3",
+            "signal:mp_hcnn: found no ranker(?s:.*)candidate_rankers: found rm3",
+            id="all wrong names are reported",
+        ),
+        pytest.param("overlap", "", "these find the candidates", id="no ranker"),
+    ],
+)
+def test_wrong_rankers(families: str, candidate_rankers: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        union_of(families, candidate_rankers)
 
 
 @pytest.mark.parametrize("name", ["fusion", "lambdamart"])
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str) -> None:
-    """Posts without the signal end up below the others; explanations name the signal."""
-    [first, *_] = registry.find(name).configurations
-    config = small_config(name, first, **{"families": SMALL} | CHANGES)
+    """Posts without the signal end up last; explanations name the signal."""
+    first = next(iter(registry.find(name).configurations))
+    config = small_config(name, first, families=SMALL, **CHANGES)
     pairs, relevant = pairs_that_rm3_orders()
-    known, new = (
-        np.flatnonzero(mask) for mask in (pairs.query_index < 9, pairs.query_index >= 9)
+    training_rows = np.flatnonzero(pairs.query_index < 9)
+    new = np.flatnonzero(pairs.query_index >= 9)
+    trees = reranking_samples.fitted(
+        name, config, pairs.take(training_rows), relevant[training_rows]
     )
-    trees = reranking_samples.fitted(name, config, pairs.take(known), relevant[known])
-    scores, best = (
-        rows.reshape(3, -1) for rows in (trees.score(pairs.take(new)), relevant[new])
-    )
-    lowest = np.where(best, scores, np.inf).min(axis=1)
-    assert (lowest > np.where(best, -np.inf, scores).max(axis=1)).all()
+    scores = trees.score(pairs.take(new)).reshape(3, -1)  # [topics, posts]
+    is_relevant = relevant[new].reshape(3, -1)
+    lowest = np.where(is_relevant, scores, np.inf).min(axis=1)
+    highest = np.where(is_relevant, -np.inf, scores).max(axis=1)
+    assert (lowest > highest).all()
     importances = trees.importances()
-    assert next(iter(importances)) == "signal:rm3" and importances["signal:rm3"] > 0.9
-    assert [*importances.values()] == sorted(importances.values(), reverse=True)
+    assert next(iter(importances)) == "signal:rm3"
+    assert importances["signal:rm3"] > 0.9
+    values = list(importances.values())
+    assert values == sorted(values, reverse=True)
     if name == "fusion":  # LambdaMART's scores are parts of a mixture.
-        explained: Any = trees.explain(pairs.take(new[-30:]), range(30))
-        for score, post in zip(scores[-1], explained.posts, strict=True):
+        explanation: Any = trees.explain(pairs.take(new[-30:]), range(30))
+        assert list(explanation.importances) == list(importances)
+        for score, post in zip(scores[-1], explanation.posts, strict=True):
             families = {row.label: row.cells[0].score for row in post.rows}
-            assert [*families] == [*importances] == [*explained.importances]
-            assert explained.base + sum(families.values()) == pytest.approx(
-                score, abs=1e-4
-            )
+            assert list(families) == list(importances)
+            total = explanation.base + sum(families.values())
+            assert total == pytest.approx(score, abs=1e-4)
 
 
-def test_trees_that_extend_those_of_fewer_features() -> None:
-    """Half as many are added; the first ones are those of the start, which reads no RM3."""
-    start = fitted("signal:ql,first_stage", TWO)
+def fitted(families: str, objectives: str, start: Trees | None = None) -> Trees:
+    config = small_config(
+        "fusion", "general", families=families, objectives=objectives, **CHANGES
+    )
+    pairs, relevant = pairs_that_rm3_orders()
+    return reranking_samples.fitted("fusion", config, pairs, relevant, start=start)
+
+
+@pytest.fixture(scope="module")
+def start() -> Trees:
+    """Trees that do not read RM3."""
+    return fitted("signal:ql,first_stage", TWO)
+
+
+def test_trees_that_extend_those_of_fewer_features(start: Trees) -> None:
+    """Half as many trees are added; the first ones are those of the start."""
     model = fitted("signal:ql,first_stage,signal:rm3", TWO, start)
     pairs, _ = pairs_that_rm3_orders()
     values = features.table(pairs, model.families, encoder().idf).values
     for grown, first in zip(model.boosters, start.boosters, strict=True):
-        assert (grown.num_trees(), first.num_trees()) == (60, 40)
+        assert first.num_trees() == 40
+        assert grown.num_trees() == 60
         scores = grown.predict(values, raw_score=True, num_iteration=40)
         expected = first.predict(values[:, : len(start.names)], raw_score=True)
         np.testing.assert_array_equal(scores, expected)
-    for families, objectives in (
-        ("signal:rm3,signal:ql,first_stage", TWO),
-        (SMALL, "binary"),
-    ):
-        with pytest.raises(RerankerError, match="other features or objectives"):
-            fitted(families, objectives, start)
+
+
+@pytest.mark.parametrize(
+    ("families", "objectives"),
+    [
+        pytest.param("signal:rm3,signal:ql,first_stage", TWO, id="features"),
+        pytest.param(SMALL, "binary", id="objectives"),
+    ],
+)
+def test_trees_that_cannot_be_extended(
+    families: str, objectives: str, start: Trees
+) -> None:
+    with pytest.raises(RerankerError, match="other features or objectives"):
+        fitted(families, objectives, start)

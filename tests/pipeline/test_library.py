@@ -1,8 +1,8 @@
-"""The public functions: from a collection to a ranking, its runs, its measures and its reasons."""
+"""The public functions: from a collection to a ranking, runs, measures and reasons."""
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,15 @@ import ir_measures
 import numpy
 import pandas
 import pytest
+from conftest import Patch
 from helpers.processes import elsewhere, run_python
 
 import tweetrerank
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.collections.topics import Topic
-from tweetrerank.pipeline.collections.trec import ranked
+from tweetrerank.pipeline.collections.trec import Run, ranked
 from tweetrerank.pipeline.evaluation.measures import evaluate, mean
-from tweetrerank.pipeline.ranking.ranker import Ranker
+from tweetrerank.pipeline.ranking.ranker import Ranker, Ranking
 from tweetrerank.pipeline.ranking.retrievers import Candidates, retriever_for
 from tweetrerank.pipeline.usage_error import UsageError
 
@@ -27,96 +28,187 @@ POSTS = {
     "2": "gale and storm in town, the harbour is closed",
     "3": "cats",
 }
+MIXTURE = "mp_hcnn + rm3 (λ = 0.4)"
 
 
 def collection() -> Any:
-    posts = [{"id": doc_id, "text": text} for doc_id, text in POSTS.items()]
-    topics, qrels = {"a": "storm warning", "b": "coffee"}, {"a": {"0": 1}}
-    return tweetrerank.open_collection(posts=posts, topics=topics, qrels=qrels)
+    return tweetrerank.open_collection(
+        posts=[{"id": doc_id, "text": text} for doc_id, text in POSTS.items()],
+        topics={"a": "storm warning", "b": "coffee"},
+        qrels={"a": {"0": 1}},
+    )
+
+
+def ranks(topics: Any, **options: Any) -> Any:
+    """The ranking of topics by the first stage of the made-up collection."""
+    return tweetrerank.ranker(collection(), "none").rank(topics, **options)
 
 
 def test_public_names_load_no_java() -> None:
     code = "import sys, tweetrerank as t; [getattr(t, name) for name in t.__all__]"
-    done = run_python("-c", f"{code}; print(*sys.modules)", code=0)
-    assert not {"jnius", "jnius_config", "pyserini"} & {*done.stdout.split()}
+    process = run_python("-c", f"{code}; print(*sys.modules)", code=0)
+    assert not {"jnius", "jnius_config", "pyserini"} & set(process.stdout.split())
     assert dir(tweetrerank) == sorted(tweetrerank.__all__)
 
 
-def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
-    import tweetrerank.evaluate  # The command of the name is the function, too.
+def test_a_commands_module_leaves_the_function_of_its_name() -> None:
+    import tweetrerank.pipeline.evaluate
 
-    how: Any = {"first_stage": "rm3", "weight": 0.4, "parameters": {"mu": 50}}
-    best = tweetrerank.ranker("sample", reranker="mp_hcnn", **how)
-    ranking, mixed = best.rank(hits=20), "mp_hcnn + rm3 (λ = 0.4)"
-    assert [*ranking.stages] == [*ranking.seconds] == ["rm3", "mp_hcnn", mixed]
-    assert ranking.run is ranking.stages[mixed]
+    assert callable(tweetrerank.evaluate)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A home folder for the fixtures of this module."""
+    with Patch.context() as patch:
+        patch.setenv("TWEETRERANK_HOME", str(tmp_path_factory.mktemp("library")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def best(home: None) -> Ranker:
+    return tweetrerank.ranker(
+        "sample",
+        reranker="mp_hcnn",
+        first_stage="rm3",
+        weight=0.4,
+        parameters={"mu": 50},
+    )
+
+
+@pytest.fixture(scope="module")
+def ranking(best: Ranker) -> Ranking:
+    return best.rank(hits=20)
+
+
+def test_stages_of_a_ranking(ranking: Ranking) -> None:
+    assert list(ranking.stages) == ["rm3", "mp_hcnn", MIXTURE]
+    assert list(ranking.seconds) == list(ranking.stages)
+    assert ranking.run is ranking.stages[MIXTURE]
     assert max(map(len, ranking.run.values())) == 20
+
+
+def test_a_ranking_as_a_data_frame(best: Ranker) -> None:
     frame = best.rank("storm", hits=3).to_dataframe()
-    assert [*frame.columns] == ["qid", "query", "docno", "text", "url", "score", "rank"]
-    assert [*frame["rank"]] == [0, 1, 2] and frame["score"].is_monotonic_decreasing
+    columns = ["qid", "query", "docno", "text", "url", "score", "rank"]
+    assert list(frame.columns) == columns
+    assert list(frame["rank"]) == [0, 1, 2]
+    assert frame["score"].is_monotonic_decreasing
+
+
+def test_a_ranking_as_json(ranking: Ranking) -> None:
     record = json.loads(json.dumps(ranking.to_dict()))["topics"][0]
     best_post = record["posts"][0]
     doc_id, score = ranked(ranking.run[record["query_id"]])[0]
-    assert (best_post["doc_id"], [*best_post["stages"]]) == (doc_id, [*ranking.stages])
-    assert best_post["stages"][mixed] == {"rank": 1, "score": score}
+    assert best_post["doc_id"] == doc_id
+    assert list(best_post["stages"]) == list(ranking.stages)
+    assert best_post["stages"][MIXTURE] == {"rank": 1, "score": score}
+
+
+def test_a_run_is_written_and_read(ranking: Ranking, tmp_path: Path) -> None:
     tweetrerank.write_run(tmp_path / "mine.run", ranking.run)
     assert tweetrerank.read_run(tmp_path / "mine.run").keys() == ranking.run.keys()
-    assert tweetrerank.evaluate(ranking)[mixed].keys() == {"AP", "P@30"}
-    found = tweetrerank.evaluate(ranking, "AP", "P@5")
-    qrels = best.collection and best.collection.qrels
-    values = ir_measures.calc_aggregate([ir_measures.AP], qrels, dict(ranking.run))
-    assert found[mixed]["AP"] == pytest.approx(values[ir_measures.AP], abs=1e-4)
+
+
+def test_measures_of_a_ranking(best: Ranker, ranking: Ranking) -> None:
+    assert tweetrerank.evaluate(ranking)[MIXTURE].keys() == {"AP", "P@30"}
+    evaluation = tweetrerank.evaluate(ranking, "AP", "P@5")
+    assert best.collection
+    values = ir_measures.calc_aggregate(
+        [ir_measures.AP], best.collection.qrels, dict(ranking.run)
+    )
+    expected = pytest.approx(values[ir_measures.AP], abs=1e-4)
+    assert evaluation[MIXTURE]["AP"] == expected
+    header, *rows = str(evaluation).splitlines()
+    assert " ".join(header.split()) == "sample, 20 judged topics AP P@5 ms/topic"
+    assert [row.split()[0] for row in rows] == ["rm3", "mp_hcnn", "mp_hcnn"]
+
+
+def test_a_run_has_no_judgments(ranking: Ranking) -> None:
     with pytest.raises(DataError, match="expected `qrels`"):
         tweetrerank.evaluate(ranking.run, "AP")
-    lines = str(found).splitlines()
-    assert lines[0].split() == [
-        "sample,",
-        "20",
-        "judged",
-        "topics",
-        "AP",
-        "P@5",
-        "ms/topic",
-    ]
-    assert [line.split()[0] for line in lines[1:]] == ["rm3", "mp_hcnn", "mp_hcnn"]
 
 
-@pytest.mark.parametrize("reranker", ["mp_hcnn", "fusion", "none"])
-def test_given_candidates_keep_their_posts(reranker: str) -> None:
-    """By every kind of ranker; the last stage has the posts of the first."""
-    ranker = tweetrerank.ranker(
-        collection(), reranker, weight=1 if reranker == "mp_hcnn" else None
-    )
-    posts = dict(ranker.collection.open_index().posts.get_many([*POSTS]))
-    run = {"a": {"3": 2.0, "0": 1.0}, "b": {"1": 1.0}}
-    ranking = ranker.rerank(Candidates(collection().topics, run, posts))
-    assert {q: {*scores} for q, scores in ranking.run.items()} == {
-        "a": {"0", "3"},
-        "b": {"1"},
-    }
-    assert next(iter(ranking.stages.values())) == run
-    if reranker != "none":
-        assert ranked(ranking.run["a"])[0][0] == "0"
-        assert [*ranker.explain(ranking, ["0"], query_id="a").reasons] == ["0"]
-    else:
-        with pytest.raises(UsageError, match="expected a model with an explanation"):
-            ranker.explain(ranking, ["0"], query_id="a")
+CANDIDATES: Run = {
+    "a": {"3": 2.0, "0": 1.0},
+    "b": {"1": 1.0},
+}
 
 
-def test_every_way_that_is_shown_is_better_than_its_first_stage() -> None:
-    """The ranker, a fusion of a run, and texts with scores, as behind a search engine."""
-    first = tweetrerank.ranker("sample", "none").rank(hits=100)
-    posts, reranker, by_texts = first.candidates.posts, tweetrerank.load(), {}
+def rerank(ranker: Ranker) -> Ranking:
+    """The ranking of :data:`CANDIDATES`; its last stage has the posts of the first."""
+    mine = collection()
+    posts = dict(mine.open_index().posts.get_many(list(POSTS)))
+    ranking = ranker.rerank(Candidates(mine.topics, CANDIDATES, posts))
+    doc_ids = {query_id: set(scores) for query_id, scores in ranking.run.items()}
+    assert doc_ids == {"a": {"0", "3"}, "b": {"1"}}
+    assert next(iter(ranking.stages.values())) == CANDIDATES
+    return ranking
+
+
+@pytest.mark.parametrize(
+    ("reranker", "weight"),
+    [("mp_hcnn", 1), ("fusion", None)],
+)
+def test_given_candidates_are_reranked_and_explained(
+    reranker: str, weight: float | None
+) -> None:
+    ranker = tweetrerank.ranker(collection(), reranker, weight=weight)
+    ranking = rerank(ranker)
+    assert ranked(ranking.run["a"])[0][0] == "0"
+    assert list(ranker.explain(ranking, ["0"], query_id="a").reasons) == ["0"]
+
+
+def test_a_first_stage_alone_has_no_explanation() -> None:
+    ranker = tweetrerank.ranker(collection(), "none")
+    ranking = rerank(ranker)
+    with pytest.raises(UsageError, match="expected a model with an explanation"):
+        ranker.explain(ranking, ["0"], query_id="a")
+
+
+@pytest.fixture(scope="module")
+def first(home: None) -> Ranking:
+    """The ranking of the sample's first stage."""
+    return tweetrerank.ranker("sample", "none").rank(hits=100)
+
+
+def by_ranker(first: Ranking) -> Run:
+    return tweetrerank.ranker("sample").rank(hits=100).run
+
+
+def by_fusion_of_a_run(first: Ranking) -> Run:
+    return tweetrerank.ranker("sample", "fusion").rerank(first.candidates).run
+
+
+def by_texts_with_scores(first: Ranking) -> Run:
+    """As behind a search engine."""
+    reranker = tweetrerank.load()
+    run = {}
     for topic in first.candidates.topics:
         scores = first.run[topic.query_id]
-        texts = [(posts[doc_id].text, posts[doc_id].url) for doc_id in scores]
-        best = reranker.rank(topic.text, texts, scores=[*scores.values()])
-        by_texts[topic.query_id] = {[*scores][row]: score for row, score, _ in best}
-    whole = tweetrerank.ranker("sample").rank(hits=100).run
-    fused = tweetrerank.ranker("sample", "fusion").rerank(first.candidates).run
-    runs, qrels = (first.run, whole, fused, by_texts), first.collection.qrels
-    before, *after = (mean(evaluate(qrels, run, ["AP"])["AP"]) for run in runs)
-    assert min(after) > before
+        doc_ids = list(scores)
+        posts = [first.candidates.posts[doc_id] for doc_id in doc_ids]
+        texts = [(post.text, post.url) for post in posts]
+        best = reranker.rank(topic.text, texts, scores=list(scores.values()))
+        run[topic.query_id] = {doc_ids[row]: score for row, score, _ in best}
+    return run
+
+
+@pytest.mark.parametrize(
+    "way",
+    [by_ranker, by_fusion_of_a_run, by_texts_with_scores],
+    ids=lambda f: f.__name__,
+)
+def test_every_documented_way_is_better_than_its_first_stage(
+    way: Callable[[Ranking], Run], first: Ranking
+) -> None:
+    assert first.collection
+    qrels = first.collection.qrels or {}
+
+    def average_precision(run: Run) -> float:
+        return mean(evaluate(qrels, run, ["AP"])["AP"])
+
+    assert average_precision(way(first)) > average_precision(first.run)
 
 
 def test_a_collection_searches_and_measures_itself() -> None:
@@ -124,40 +216,67 @@ def test_a_collection_searches_and_measures_itself() -> None:
     ranker = tweetrerank.ranker(mine)
     hits = ranker.rank("storm").best(2)
     assert {hit.doc_id for hit in hits} == {"0", "2"}
-    assert hits[0].text == POSTS[hits[0].doc_id] and hits[0].score >= hits[1].score
+    assert hits[0].text == POSTS[hits[0].doc_id]
+    assert hits[0].score >= hits[1].score
     assert ranker.rank("zebra").best(2) == []
     ranking = tweetrerank.ranker(mine, "none").rank()
     assert tweetrerank.evaluate(ranking, "R@3")["ql"] == {"R@3": 1.0}
 
 
-def test_topics_as_people_hold_them() -> None:
-    for topics in (
-        {1: "storm", 2: "coffee"},
-        ["storm", "coffee"],
-        [{"qid": "a", "query": "storm"}, {"_id": "b", "text": "coffee"}],
-        pandas.DataFrame({"qid": ["1", "2"], "query": ["storm", "coffee"]}),
-        pandas.Series(["storm", "coffee"], index=[9, 8]),
-        Topic("1", "storm"),
-    ):
-        run = ranks(topics).run
-        assert [*map(set, run.values())] == [{"0", "2"}, {"1"}][
-            : 2 - isinstance(topics, Topic)
-        ]
-        assert all(isinstance(query_id, str) for query_id in run)
+@pytest.mark.parametrize(
+    "topics",
+    [
+        pytest.param({1: "storm", 2: "coffee"}, id="mapping"),
+        pytest.param(["storm", "coffee"], id="texts"),
+        pytest.param(
+            [{"qid": "a", "query": "storm"}, {"_id": "b", "text": "coffee"}],
+            id="records",
+        ),
+        pytest.param(
+            pandas.DataFrame({"qid": ["1", "2"], "query": ["storm", "coffee"]}),
+            id="data frame",
+        ),
+        pytest.param(pandas.Series(["storm", "coffee"], index=[9, 8]), id="series"),
+    ],
+)
+def test_forms_of_topics(topics: Any) -> None:
+    run = ranks(topics).run
+    assert [set(scores) for scores in run.values()] == [{"0", "2"}, {"1"}]
+    assert all(isinstance(query_id, str) for query_id in run)
 
 
-def test_runs_and_grades_of_numbers(tmp_path: Path) -> None:
+def test_a_single_topic() -> None:
+    run = ranks(Topic("1", "storm")).run
+    assert list(run) == ["1"]
+    assert set(run["1"]) == {"0", "2"}
+
+
+def test_a_run_of_numbers(tmp_path: Path) -> None:
     tweetrerank.write_run(tmp_path / "run", {1: {10: numpy.float32(0.5)}})
     assert tweetrerank.read_run(tmp_path / "run") == {"1": {"10": 0.5}}
-    grades = pandas.DataFrame({"qid": [1], "docno": [10], "label": [1.0]})
-    (tmp_path / "qrels").write_text("1 0 10 1\n")
-    for qrels in ({1: {10: 1}}, grades, tmp_path / "qrels"):
-        found = tweetrerank.evaluate({1: {10: 1}}, ["AP"], qrels=qrels)  # type: ignore[operator]
-        assert found["run"] == {"AP": 1.0}
 
 
-def ranks(topics: Any, **options: Any) -> Any:
-    return tweetrerank.ranker(collection(), "none").rank(topics, **options)
+def judgments_file(folder: Path) -> Path:
+    path = folder / "qrels"
+    path.write_text("1 0 10 1\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "qrels_in",
+    [
+        pytest.param(lambda _: {1: {10: 1}}, id="mapping"),
+        pytest.param(
+            lambda _: pandas.DataFrame({"qid": [1], "docno": [10], "label": [1.0]}),
+            id="data frame",
+        ),
+        pytest.param(judgments_file, id="file"),
+    ],
+)
+def test_grades_of_numbers(qrels_in: Callable[[Path], Any], tmp_path: Path) -> None:
+    """The measures may come as a list."""
+    evaluation = tweetrerank.evaluate({1: {10: 1}}, ["AP"], qrels=qrels_in(tmp_path))
+    assert evaluation["run"] == {"AP": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +320,7 @@ def ranks(topics: Any, **options: Any) -> Any:
         ),
         (
             lambda: Ranker(None, None).rank("storm"),
-            "expected one; give candidates to rerank",
+            "no retriever; give candidates to rerank",
         ),
         (
             lambda: tweetrerank.open_collection(posts=POSTS, qrels={"1": 5}),
@@ -216,15 +335,18 @@ def test_public_calls_check_their_arguments(
         call()
 
 
-def test_collections_and_rankers_travel() -> None:
-    rankers = [
-        tweetrerank.ranker(mine := collection(), reranker)
-        for reranker in ("auto", "none")
-    ]
-    expected = [ranker.rank("storm").run for ranker in rankers]
-    assert [copy.deepcopy(ranker).rank("storm").run for ranker in rankers] == expected
+@pytest.mark.parametrize("reranker", ["auto", "none"])
+def test_rankers_travel(reranker: str) -> None:
+    """As copies in this process, and to another one."""
+    ranker = tweetrerank.ranker(collection(), reranker)
+    expected = ranker.rank("storm").run
+    assert copy.deepcopy(ranker).rank("storm").run == expected
+    assert elsewhere(ranker.rank, "storm").run == expected
+
+
+def test_a_collection_is_shown_by_its_title() -> None:
+    mine = collection()
     assert repr(mine) == f"<collection {mine.title}>"
-    assert [elsewhere(ranker.rank, "storm").run for ranker in rankers] == expected
 
 
 def test_a_fork_says_that_it_cannot_search() -> None:
@@ -239,9 +361,8 @@ def test_a_fork_says_that_it_cannot_search() -> None:
                     pool.map_async(task, ["storm"]).get(60)
                 except Exception as error:
                     print(error)"""
-    assert (
-        run_python("-c", code).stdout.count('multiprocessing.get_context("spawn")') == 2
-    )
+    printed = run_python("-c", code).stdout
+    assert printed.count('multiprocessing.get_context("spawn")') == 2
 
 
 def test_a_ranker_in_pyterrier() -> None:
@@ -249,12 +370,11 @@ def test_a_ranker_in_pyterrier() -> None:
     from tweetrerank.pipeline.ranking.pyterrier import for_pyterrier
 
     searching = for_pyterrier(tweetrerank.ranker(collection(), "none"))
-    found = searching.transform(
-        pt.new.queries(["storm warning", "coffee"], qid=["a", "b"])
-    )
-    assert set(found[found["qid"] == "a"]["docno"]) == {"0", "1", "2"}
-    pipe = searching >> for_pyterrier(tweetrerank.ranker(collection(), "fusion"))
+    queries = pt.new.queries(["storm warning", "coffee"], qid=["a", "b"])
+    results = searching.transform(queries)
+    assert set(results[results["qid"] == "a"]["docno"]) == {"0", "1", "2"}
+    reranking = for_pyterrier(tweetrerank.ranker(collection(), "fusion"))
+    pipe = searching >> reranking
     reranked = pipe.transform(pt.new.queries(["storm warning"], qid=["a"]))
-    assert (
-        set(reranked["docno"]) == {"0", "1", "2"} and reranked["docno"].iloc[0] == "0"
-    )
+    assert set(reranked["docno"]) == {"0", "1", "2"}
+    assert reranked["docno"].iloc[0] == "0"
