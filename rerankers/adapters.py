@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.model import Model
 
 
 def for_pyterrier(reranker: Model, weight: float | None = None) -> Any:

@@ -30,8 +30,8 @@ from safetensors.numpy import save as packed
 from tweetrerank.rerankers import features, registry
 from tweetrerank.rerankers.devices import placed
 from tweetrerank.rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
+from tweetrerank.rerankers.model import TUNING_FILE, VOCABULARY, WEIGHTS, Model
 from tweetrerank.rerankers.pairs import Resources
-from tweetrerank.rerankers.reranker import TUNING_FILE, VOCABULARY, WEIGHTS, Model
 from tweetrerank.rerankers.reranker_error import RerankerError, warn
 from tweetrerank.rerankers.text.spaces import ADAPTED, AdaptedSpace
 from tweetrerank.rerankers.text.vocabulary import Idf, Vocabulary

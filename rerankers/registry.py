@@ -52,7 +52,7 @@ def is_network(name: str) -> bool:
 
 
 def reads(name: str) -> Any:
-    """How a model of this name reads candidates, as :data:`tweetrerank.rerankers.reranker.Reads`; None for the
+    """How a model of this name reads candidates, as :data:`tweetrerank.rerankers.model.Reads`; None for the
     name of none."""
     found = find(name).reads if name in TREES else None
     return found or ("posts" if name in names() else None)

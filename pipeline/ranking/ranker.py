@@ -9,7 +9,7 @@
 These three lines are :meth:`Ranker.rank`. Every command, the service and the library hold a
 :class:`Ranker`; :class:`tweetrerank.pipeline.ranking.fusion_ranker.Fusion` is one whose candidates come from several
 retrievers. :func:`tweetrerank.pipeline.ranker` makes either. λ belongs to the model, which is then a
-:class:`tweetrerank.rerankers.reranker.Mixed`.
+:class:`tweetrerank.rerankers.mixed.Mixed`.
 """
 
 import time
@@ -31,7 +31,7 @@ from tweetrerank.pipeline.ranking.retrievers import (
     with_resources,
 )
 from tweetrerank.pipeline.usage_error import UsageError
-from tweetrerank.rerankers.reranker import Model, Progress, silent
+from tweetrerank.rerankers.model import Model, Progress, silent
 from tweetrerank.rerankers.reranker_error import warn
 from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 

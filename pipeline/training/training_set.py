@@ -31,9 +31,9 @@ from tweetrerank.pipeline.ranking.retrievers import (
 )
 from tweetrerank.pipeline.text import counted, listed
 from tweetrerank.pipeline.usage_error import UsageError
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.networks.training.settings import Settings
 from tweetrerank.rerankers.pairs import NUMBER
-from tweetrerank.rerankers.reranker import Model
 from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.vocabulary import Idf
 

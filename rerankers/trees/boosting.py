@@ -29,9 +29,9 @@ from tweetrerank.rerankers.explanation import (
     Row,
 )
 from tweetrerank.rerankers.features.recent import RecentPosts
+from tweetrerank.rerankers.model import Model, Progress, check_finite, silent
 from tweetrerank.rerankers.pairs import NUMBER, Pairs
-from tweetrerank.rerankers.reranker import Model, Progress, check_finite, silent
-from tweetrerank.rerankers.reranker_error import Checked, above_zero, at_least
+from tweetrerank.rerankers.settings import Checked, above_zero, at_least
 from tweetrerank.rerankers.trees.forest import MOST_LEAVES, Forest
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
@@ -185,7 +185,7 @@ class Trees(Model):
         return [lightgbm().Booster(model_str=trees) for trees in self.lists]
 
     def score(self, pairs: Pairs, progress: Progress = silent) -> Floats:
-        """Scores [P], query by query; see :class:`tweetrerank.rerankers.reranker.Model`."""
+        """Scores [P], query by query; see :class:`tweetrerank.rerankers.model.Model`."""
         scores, pairs = (
             np.zeros(len(pairs), np.float32),
             pairs.with_resources(self.resources),

@@ -20,7 +20,7 @@ are for TREC Microblog: they also read the official runs and the tweets' times.
 
 from dataclasses import dataclass
 
-from tweetrerank.rerankers.reranker_error import at_least, named
+from tweetrerank.rerankers.settings import at_least, named
 from tweetrerank.rerankers.text.spaces import ADAPTED, GENERAL
 from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 

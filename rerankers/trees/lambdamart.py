@@ -13,7 +13,7 @@ query likelihood comes with its min–max value and its reciprocal rank in the t
 
 from dataclasses import replace
 
-from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 
 TEXT = "first_stage,overlap"  # Names of files in rerankers/features

@@ -12,7 +12,7 @@ stand in for a first stage that is unknown.
 
 from dataclasses import dataclass
 
-from tweetrerank.rerankers.reranker_error import at_least, named
+from tweetrerank.rerankers.settings import at_least, named
 from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 

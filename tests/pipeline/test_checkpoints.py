@@ -32,7 +32,7 @@ from tweetrerank.pipeline.training.cross_validation import HeldOut, calibrate
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint
 from tweetrerank.rerankers.checkpoint import SHIPPED
-from tweetrerank.rerankers.reranker import Mixed
+from tweetrerank.rerankers.mixed import Mixed
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 
@@ -199,9 +199,9 @@ def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
     ]
     assert ranked == [sorted(of, key=lambda d: -of[d]) for of in own.values()]
     assert found.scored_by(Mixed.of(model, 1.0)) == own
-    assert model.mixed(0.5).weight == 0.5
+    assert mixed(model, 0.5).weight == 0.5
     trees = small("window", "general")
-    assert trees.mixed(0.5) is trees
+    assert mixed(trees, 0.5) is trees
 
 
 def test_tuning_equals_a_naive_search() -> None:

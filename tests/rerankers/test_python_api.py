@@ -20,8 +20,8 @@ from langchain_core.documents import Document
 import tweetrerank
 from tweetrerank.rerankers import RerankerError, adapters, registry
 from tweetrerank.rerankers.checkpoint import SHIPPED
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs
-from tweetrerank.rerankers.reranker import Model
 
 HEAVY = {"lightgbm", "nltk", "pandas", "scipy", "sklearn"}
 """Packages that no loading of a model needs."""

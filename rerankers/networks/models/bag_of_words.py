@@ -30,7 +30,7 @@ from tweetrerank.rerankers.networks.base import (
 )
 from tweetrerank.rerankers.networks.layers import StopWords, WordOverlap, word_vectors
 from tweetrerank.rerankers.networks.training.settings import OF_PAIRS
-from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 COUNTS = 2  # Number of common words, and the sum of their IDF

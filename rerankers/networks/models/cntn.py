@@ -64,7 +64,7 @@ from tweetrerank.rerankers.networks.layers import (
     xavier_linear,
 )
 from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

@@ -55,7 +55,7 @@ from tweetrerank.rerankers.networks.layers import (
 )
 from tweetrerank.rerankers.networks.models.dssm import TrigramSums
 from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.settings import Checked, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 from tweetrerank.rerankers.text.words import TRIGRAM_COUNT
 

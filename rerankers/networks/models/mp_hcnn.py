@@ -89,7 +89,7 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
 )
 from tweetrerank.rerankers.networks.training.settings import RAO_2019
-from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vectors import of_word2vec_length
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 from tweetrerank.rerankers.text.words import (

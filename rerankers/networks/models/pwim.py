@@ -52,13 +52,7 @@ from tweetrerank.rerankers.networks.layers import (
     word_vectors,
 )
 from tweetrerank.rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
-from tweetrerank.rerankers.reranker_error import (
-    Checked,
-    above_zero,
-    at_least,
-    named,
-    one_of,
-)
+from tweetrerank.rerankers.settings import Checked, above_zero, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (

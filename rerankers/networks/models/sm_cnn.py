@@ -33,7 +33,7 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
 )
 from tweetrerank.rerankers.networks.training.settings import OF_PAIRS
-from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

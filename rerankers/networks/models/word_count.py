@@ -21,7 +21,7 @@ from tweetrerank.rerankers.networks.base import (
 )
 from tweetrerank.rerankers.networks.layers import WordOverlap
 from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

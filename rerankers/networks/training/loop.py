@@ -19,6 +19,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.model import Progress as PairProgress
+from tweetrerank.rerankers.model import silent
 from tweetrerank.rerankers.networks import network
 from tweetrerank.rerankers.networks.base import Interactions, Reranker
 from tweetrerank.rerankers.networks.inputs import Tokenized
@@ -27,8 +29,6 @@ from tweetrerank.rerankers.networks.models.dssm import TrigramSums
 from tweetrerank.rerankers.networks.ngrams import fast_path
 from tweetrerank.rerankers.networks.training.settings import Settings
 from tweetrerank.rerankers.pairs import lists_of
-from tweetrerank.rerankers.reranker import Progress as PairProgress
-from tweetrerank.rerankers.reranker import silent
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.ragged import Rows
 
