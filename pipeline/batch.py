@@ -185,6 +185,8 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         collection = open_collection(options.collection)
         source, name, key = best_source(collection), "", collection.key
     model = source, name, options.batch_size
+    from tweetrerank.rerankers.reranker import Reranker
+
     # On a cluster the model is only looked at here.
     trained = load(
         *model, "cpu" if options.address else options.device, options.threads
@@ -196,6 +198,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         form.has_first_stage or FIRST_STAGE in trained.signals
     )
     say(f"{trained.name}, {trained.description}")
+    reranker = Reranker(trained)
     rejected: list[Row] = []
     if not options.address:
         posts, began, unknown = 0, perf_counter(), Counter[str]()

@@ -27,9 +27,9 @@ __all__ = ["RerankerError", "load"]
 def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Reranker:
     """Load a trained reranker by its name, or from the folder of a checkpoint.
 
-    ``window`` is the best one for a list of posts. ``mp_hcnn`` and ``sm_cnn`` score each
-    post by itself. The device of a network is ``cpu``, ``cuda``, or ``cuda:1`` for the
-    second GPU.
+    ``window`` is the best one for a list of posts. ``mp_hcnn`` and ``sm_cnn`` score
+    each post by itself. The device of a network is ``cpu``, ``cuda``, or ``cuda:1`` for
+    the second GPU.
 
     Raises RerankerError if there is no such model, folder or device, if a file is
     missing, damaged or of another version, or if a network lacks PyTorch.

@@ -1,16 +1,16 @@
-"""A trained model on disk: a folder of JSON, text and safetensors, nothing that runs code.
+"""A trained model on disk: a folder of JSON, text and safetensors, nothing that runs
+code.
 
-``config.json``         model, hyperparameters, features, source of IDF; SHA-256 of all files
-``metrics.json``        training data, and validation results
-``lambda.json``         λ, calibration, and figures on held-out topics
-``model.txt``           trees, with ``model_2.txt`` and so on those of further objectives
-``model.safetensors``   the weights of a network, word vectors included
-``vocabulary.json``     the words of a network
-``adapted.safetensors`` word vectors adapted to a collection, where trees read them
-``judgments.json``      judgments of a collection, where trees read them
+``config.json``         model, hyperparameters, features, source of IDF; SHA-256 of all
+files ``metrics.json``        training data, and validation results ``lambda.json``
+λ, calibration, and figures on held-out topics ``model.txt``           trees, with
+``model_2.txt`` and so on those of further objectives ``model.safetensors``   the
+weights of a network, word vectors included ``vocabulary.json``     the words of a
+network ``adapted.safetensors`` word vectors adapted to a collection, where trees read
+them ``judgments.json``      judgments of a collection, where trees read them
 
-Networks of one folder may share words, and weights that are alike, in a folder beside them
-(``shared`` in ``config.json``), which a copy of theirs needs, too.
+Networks of one folder may share words, and weights that are alike, in a folder beside
+them (``shared`` in ``config.json``), which a copy of theirs needs, too.
 
 :func:`checked` compares every file with its SHA-256 before one is read.
 """
@@ -42,18 +42,24 @@ FORMAT = (
 ADAPTED_FILE, FREQUENCIES = "adapted.safetensors", "frequencies.tsv"
 GENERAL, OF_POSTS = "wordfreq", "posts"  # Sources of word frequencies besides a file
 TUNING_ONLY = {"held_out.run.gz"}
-"""Files that scoring does not read; those of the shipped models are in a checkout alone."""
+"""Files that scoring does not read; those of the shipped models are in a checkout
+alone.
+"""
 
 SHIPPED = Path(__file__).parent / "checkpoints"
-"""The trained weights that come with the package: ``<model>/<test collection or "all">``."""
+"""The trained weights that come with the package: ``<model>/<test collection or
+"all">``.
+"""
 
 
 def save(
     directory: Path, model: Model, extras: Mapping[str, bytes] | None = None
 ) -> None:
-    """Write a checkpoint, with ``extras`` (file name -> content), into a folder, which is created.
-    The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
-    Raises RerankerError if the folder is not empty."""
+    """Write a checkpoint, with ``extras`` (file name -> content), into a folder, which
+    is created. The caller sees to it that no half-written folder stays
+    (``indexes.files.atomic_directory``). Raises RerankerError if the folder is not
+    empty.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise RerankerError(
@@ -74,9 +80,10 @@ def save(
 def copy_whole(
     directory: Path, target: Path, replaced: Mapping[str, bytes], idf: str = ""
 ) -> None:
-    """Copy a checkpoint, with all that it shares with others, into an empty folder. ``replaced``:
-    file name -> content, for new files or in place of the checkpoint's own; ``idf``: source of word
-    frequencies in place of its own. Raises RerankerError if a file is missing, changed or foreign.
+    """Copy a checkpoint, with all that it shares with others, into an empty folder.
+    ``replaced``: file name -> content, for new files or in place of the checkpoint's
+    own; ``idf``: source of word frequencies in place of its own. Raises RerankerError
+    if a file is missing, changed or foreign.
     """
     config = checked(directory, replaced)
     shutil.copytree(directory, target, dirs_exist_ok=True)
@@ -100,7 +107,9 @@ def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
 
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
-    """Write ``config.json`` with the SHA-256 of the other files of a checkpoint, and its own."""
+    """Write ``config.json`` with the SHA-256 of the other files of a checkpoint, and
+    its own.
+    """
     found = (path for path in sorted(directory.iterdir()) if path.is_file())
     files = {path.name: _sha256(path) for path in found if path.name != "config.json"}
     if shared := _shared(directory, config):
@@ -113,8 +122,10 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def version_of(directory: Path) -> str:
-    """Hash of everything that a model's scores depend on, but for adapted word vectors: that of
-    ``config.json``, which holds those of the other files. RerankerError if it cannot be read."""
+    """Hash of everything that a model's scores depend on, but for adapted word vectors:
+    that of ``config.json``, which holds those of the other files. RerankerError if it
+    cannot be read.
+    """
     try:
         return _sha256(directory / "config.json")
     except OSError as error:
@@ -124,9 +135,10 @@ def version_of(directory: Path) -> str:
 
 
 def find(model: str | Path) -> Path:
-    """The folder of a model that comes with the package, trained on all judged years, or a folder.
-    A model has priority over a folder of its name; a ``Path`` is always a folder. Raises
-    RerankerError if there is neither."""
+    """The folder of a model that comes with the package, trained on all judged years,
+    or a folder. A model has priority over a folder of its name; a ``Path`` is always a
+    folder. Raises RerankerError if there is neither.
+    """
     if isinstance(model, Path):
         return model
     if not isinstance(model, str):
@@ -154,10 +166,11 @@ def load(
     """Read a checkpoint folder of a model, or of the one with this ``name`` alone.
 
     ``idf``: source of word frequencies in training -> word frequencies, by default
-    :func:`idf_from`; ``adapted``: file of adapted word vectors, in place of the folder's own. Of a
-    network, ``device`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:1``, and ``batch_size`` the pairs
-    in a forward pass. Raises RerankerError if a file is missing, damaged, of another format or of
-    another model, the device is not there, or PyTorch is missing for a network.
+    :func:`idf_from`; ``adapted``: file of adapted word vectors, in place of the
+    folder's own. Of a network, ``device`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:1``,
+    and ``batch_size`` the pairs in a forward pass. Raises RerankerError if a file is
+    missing, damaged, of another format or of another model, the device is not there, or
+    PyTorch is missing for a network.
     """
     config, path = checked(directory), directory / "config.json"
     model_name = str(config.get("model"))
@@ -237,7 +250,9 @@ def _weights(directory: Path, shared: Path | None) -> dict[str, Any]:
 def _resources(
     directory: Path, adapted: Path | None, families: Sequence[str]
 ) -> Resources:
-    """Knowledge of a collection in the folder, for the model's features; ``adapted``: see load."""
+    """Knowledge of a collection in the folder, for the model's features; ``adapted``:
+    see load.
+    """
     known: dict[str, Any] = {}
     path = adapted or directory / ADAPTED_FILE
     if (adapted or path.exists()) and f"meaning:{ADAPTED}" in families:
@@ -248,8 +263,9 @@ def _resources(
 
 
 def frequencies_of(directory: Path, config: Mapping[str, Any] | None = None) -> str:
-    """The source of word frequencies of a checkpoint, for :func:`idf_from`; those of a collection's
-    posts may be among its files."""
+    """The source of word frequencies of a checkpoint, for :func:`idf_from`; those of a
+    collection's posts may be among its files.
+    """
     source = str((config or read_json(directory / "config.json"))["idf"])
     path = directory / FREQUENCIES
     return f"{source}:{path}" if path.exists() else source
@@ -261,9 +277,11 @@ def _portable(source: str) -> str:
 
 
 def idf_from(source: str) -> Idf:
-    """Word frequencies by name: ``wordfreq``, ``wordfreq:LANGUAGE``, or the path of a file, with
-    a RerankerError if it is missing or has another content; ``posts:LANGUAGE:FILE`` are those of a
-    collection's posts, smoothed by general ones, and these alone without the file."""
+    """Word frequencies by name: ``wordfreq``, ``wordfreq:LANGUAGE``, or the path of a
+    file, with a RerankerError if it is missing or has another content;
+    ``posts:LANGUAGE:FILE`` are those of a collection's posts, smoothed by general ones,
+    and these alone without the file.
+    """
     kind, language, path = (*source.split(":", 2), "", "")[:3]
     if kind not in (GENERAL, OF_POSTS):
         return Idf.read(Path(source))
@@ -274,9 +292,10 @@ def idf_from(source: str) -> Idf:
 
 
 def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
-    """The configuration of a checkpoint, all of whose files are those that it names. The files
-    ``replaced`` need not be as they were. Raises RerankerError if the format is another one, or a
-    file is missing, changed or foreign."""
+    """The configuration of a checkpoint, all of whose files are those that it names.
+    The files ``replaced`` need not be as they were. Raises RerankerError if the format
+    is another one, or a file is missing, changed or foreign.
+    """
     path = directory / "config.json"
     config = read_json(path)
     if config.get("format") != FORMAT:

@@ -27,8 +27,9 @@ WORD_STEPS = (
 )  # Shades 1 to 4 of words
 
 RELATED, CLOSE = 0.3, 0.5
-"""Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general
-space, where others are below 0.1."""
+"""Least cosines of related words (race, marathon) and of close ones (prize, winner) in
+the general space, where others are below 0.1.
+"""
 
 _ENTITIES = re.compile("&(?:amp|lt|gt|quot|#39);")
 _JOINERS = (
@@ -52,7 +53,9 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A word of the query with its weight (IDF), or a family of features; numbers by column."""
+    """A word of the query with its weight (IDF), or a family of features; numbers by
+    column.
+    """
 
     label: str
     weight: float | None
@@ -67,7 +70,9 @@ class Column(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """A post's value of a feature, NaN if unknown, and the feature's contribution to the score."""
+    """A post's value of a feature, NaN if unknown, and the feature's contribution to
+    the score.
+    """
 
     feature: str
     value: float
@@ -126,7 +131,9 @@ class Explanation:
 
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
-    """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
+    """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values
+    are null.
+    """
     further = [
         {"title": title, "segments": shaded} for title, shaded in reasons.further
     ]
@@ -142,8 +149,10 @@ def as_dict(reasons: Reasons) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """The text with line breaks as spaces, other control characters as � (no terminal escapes or
-    changes of direction), and tweets' entities (``&amp;``) as the characters they stand for."""
+    """The text with line breaks as spaces, other control characters as � (no terminal
+    escapes or changes of direction), and tweets' entities (``&amp;``) as the characters
+    they stand for.
+    """
     return "".join(_visible(text))
 
 
@@ -160,7 +169,9 @@ def _visible(text: str) -> list[str]:
 
 
 def placed(name: str, value: float, others: Iterable[float]) -> str:
-    """A number and its place among all known ones, from the highest: ``likes 37, 4th of 100``."""
+    """A number and its place among all known ones, from the highest: ``likes 37, 4th of
+    100``.
+    """
     if isnan(value):
         return f"{name} unknown"
     known = [other for other in others if not isnan(other)]
@@ -174,8 +185,10 @@ def placed(name: str, value: float, others: Iterable[float]) -> str:
 def shade(
     text: str, spans: Iterable[Span], values: Iterable[float], bounds: Sequence[float]
 ) -> list[Segment]:
-    """A text in segments; each character has the shade of the best match at its place. ``values``
-    are those of the matches at ``spans``, which may overlap; a longer one is cut."""
+    """A text in segments; each character has the shade of the best match at its place.
+    ``values`` are those of the matches at ``spans``, which may overlap; a longer one is
+    cut.
+    """
     steps = [0] * len(text)
     for (start, end), value in zip(spans, values, strict=False):
         step = bisect_right(bounds, value)
@@ -191,9 +204,10 @@ def shade(
 def shade_words(
     query: str, posts: Sequence[tuple[str, str]], by_meaning: bool
 ) -> list[tuple[list[Segment], list[Segment]]]:
-    """Texts and URLs of posts, shaded by their words' nearness to the query's. Stop words match
-    nothing, unless the query has no others; words match inside URLs, too. ``by_meaning``: whether
-    words that are near in the general space are shaded."""
+    """Texts and URLs of posts, shaded by their words' nearness to the query's. Stop
+    words match nothing, unless the query has no others; words match inside URLs, too.
+    ``by_meaning``: whether words that are near in the general space are shaded.
+    """
     every = dict.fromkeys(words(query))
     asked = [word for word in every if word not in STOP_WORDS] or [*every]
     traced = [find_words(text) for text, _ in posts]

@@ -15,7 +15,9 @@ from tweetrerank.rerankers.model import Model, Progress, Scores, check_finite, s
 from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs, lists_of
 
 
-def mixed(model: Model, weight: float | None = None, origin: str = "tuned") -> Model:
+def with_weight(
+    model: Model, weight: float | None = None, origin: str = "tuned"
+) -> Model:
     """Return the model with a weight λ, by default the tuned one.
 
     A model whose score contains the first stage's is returned as it is.

@@ -27,8 +27,8 @@ from tweetrerank.rerankers.text.vocabulary import Idf
 Reads = Literal["posts", "lists", "searches"]
 """How a model reads candidates.
 
-``posts``: each post alone, to mix with a first stage's scores. ``lists``: a whole list of
-candidates, with scores or order of their first stage, or neither. ``searches``: the
+``posts``: each post alone, to mix with a first stage's scores. ``lists``: a whole list
+of candidates, with scores or order of their first stage, or neither. ``searches``: the
 scores of several searches, whose best posts are its candidates.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tweetrerank.rerankers.devices import one_thread_each
-from tweetrerank.rerankers.mixed import Mixed, mixed
+from tweetrerank.rerankers.mixed import Mixed, with_weight
 from tweetrerank.rerankers.model import Model, Scores
 from tweetrerank.rerankers.pairs import (
     FIRST_STAGE,
@@ -49,7 +49,8 @@ class _Ranked(NamedTuple):
 class RankedPost(_Ranked):
     """A post with its score and its index in the list that was ranked.
 
-    ``id`` is the ``id`` or ``doc_id`` of a record, else None. It is no item of the tuple.
+    ``id`` is the ``id`` or ``doc_id`` of a record, else None. It is no item of the
+    tuple.
     """
 
     id: object = None
@@ -145,7 +146,7 @@ class Reranker:
         if is_few:
             model = self._remembering_words
         if first is not None:
-            model = _with_weight(model, weight)
+            model = _mixture(model, weight)
         signals = self._numbers_of(pairs)
         signals.update(_first_stage_signals(distinct, first, in_order))
         distinct = dataclasses.replace(distinct, signals=signals)
@@ -154,7 +155,8 @@ class Reranker:
             return model.score(distinct)
 
     def _numbers_of(self, pairs: Sequence[tuple[str, Post]]) -> dict[str, Scores]:
-        """The numbers that the model reads, from posts that are records: name -> [P]."""
+        """The numbers that the model reads, from posts that are records: name -> [P].
+        """
         if not self.numbers:
             return {}
         records: list[Mapping[str, object]] = []
@@ -178,9 +180,9 @@ def _threads(is_few: bool) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _with_weight(model: Model, weight: float | None) -> Model:
+def _mixture(model: Model, weight: float | None) -> Model:
     if weight is None:
-        return mixed(model)
+        return with_weight(model)
     return Mixed.of(model, weight)
 
 

@@ -32,7 +32,7 @@ from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers import registry
-from tweetrerank.rerankers.mixed import Mixed, mixed
+from tweetrerank.rerankers.mixed import Mixed, with_weight
 from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.vocabulary import Idf
@@ -120,7 +120,7 @@ def ranker(
     if weight is not None:
         model = Mixed.of(model, weight)
     elif default_weight is not None:
-        model = mixed(model, default_weight, "given")
+        model = with_weight(model, default_weight, "given")
     else:
         model = tuned(model, collection, has_scores=bool(candidates))
     return Ranker(retriever, model, collection)
@@ -209,8 +209,8 @@ def mixed(
     if weight is not None:
         return Mixed.of(model, weight)
     if found := tuning_of(model.directory, key):
-        return mixed(model, found.weight, found.origin)
-    return mixed(model, defaults.UNTUNED_WEIGHT, f"not tuned: {advice}")
+        return with_weight(model, found.weight, found.origin)
+    return with_weight(model, defaults.UNTUNED_WEIGHT, f"not tuned: {advice}")
 
 
 class Source(NamedTuple):

@@ -1,1 +1,3 @@
-"""Boosted trees over features, which need no PyTorch; one file per model, besides shared ones."""
+"""Boosted trees over features, which need no PyTorch; one file per model, besides
+shared ones.
+"""

@@ -199,9 +199,9 @@ def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
     ]
     assert ranked == [sorted(of, key=lambda d: -of[d]) for of in own.values()]
     assert found.scored_by(Mixed.of(model, 1.0)) == own
-    assert mixed(model, 0.5).weight == 0.5
+    assert with_weight(model, 0.5).weight == 0.5
     trees = small("window", "general")
-    assert mixed(trees, 0.5) is trees
+    assert with_weight(trees, 0.5) is trees
 
 
 def test_tuning_equals_a_naive_search() -> None:
