@@ -66,8 +66,7 @@ def placed(device: object, is_network: bool) -> str:
 
 
 def has_bfloat16(kind: str) -> bool:
-    """Whether the processor (``cpu`` or ``cuda``) multiplies bfloat16 faster than fp32.
-    """
+    """Whether ``cpu`` or ``cuda`` multiplies bfloat16 faster than fp32."""
     import torch
 
     if kind == "cuda":

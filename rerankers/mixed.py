@@ -31,7 +31,7 @@ def with_weight(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mixed(Model):
-    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
+    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, eq. 2).
 
     It reads lists: both scores are scaled to [0, 1] over the pairs of each query.
     Without first-stage scores the result is the model's score; where they are unknown,

@@ -141,7 +141,7 @@ class Model(ABC):
 
     @property
     def numbers(self) -> list[str]:
-        """Names of the numbers beside the text that the model reads."""
+        """Names of the numeric fields of posts that the model reads."""
         return numbers_of(self.signals)
 
     def unknown_numbers(self, pairs: Pairs) -> str:
@@ -209,7 +209,7 @@ def check_finite(scores: Scores) -> None:
     is_finite = np.isfinite(scores)
     if not is_finite.all():
         raise RerankerError(
-            f"{int((~is_finite).sum())} of {len(scores)} scores are not finite numbers: "
-            "the checkpoint's weights are damaged, or training diverged; restore the "
+            f"{int((~is_finite).sum())} of {len(scores)} scores are not finite "
+            "numbers: the checkpoint's weights are damaged, or training diverged; restore the "
             "checkpoint, or train again with a smaller learning rate"
         )

@@ -18,7 +18,7 @@ ORDER = "order"  # Place in the first stage's list, from 1; NaN if it has no mea
 PRIOR = "prior"  # Mean prior over the runs to rerank; see prior_of_rank()
 
 NUMBER = "number:"
-"""Prefix of a number beside the text, ``number:likes``: the signal, and the feature
+"""Prefix of a numeric field of posts, ``number:likes``: the signal, and the feature
 family that reads it."""
 
 _LARGEST = 1e30  # Features are rounded in single precision
@@ -129,13 +129,13 @@ def lists_of(query_index: Rows, key: npt.NDArray[Any] | None = None) -> list[Row
 
 
 def numbers_of(signals: Iterable[str]) -> list[str]:
-    """Names of the numbers beside the text among signals, sorted."""
+    """Names of the numeric fields among signals, sorted."""
     numbers = [name for name in signals if name.startswith(NUMBER)]
     return sorted(name.removeprefix(NUMBER) for name in numbers)
 
 
 def number_of(value: object) -> float:
-    """Read a number beside a text; NaN for anything else, and above 1e30.
+    """Read a numeric field; NaN for anything else, and above 1e30.
 
     A text is read as a number or as an ISO date. A flag is 0 or 1, a date is in seconds
     since the epoch; without a time zone it is in UTC.
@@ -146,8 +146,10 @@ def number_of(value: object) -> float:
         if not value.tzinfo:
             value = value.replace(tzinfo=UTC)
         value = value.timestamp()
-    if isinstance(value, Real | np.bool_) and abs(value) <= _LARGEST:  # type: ignore[operator]
-        return float(value)
+    if isinstance(value, Real | np.bool_):
+        number = float(value)
+        if abs(number) <= _LARGEST:
+            return number
     return np.nan
 
 

@@ -80,7 +80,7 @@ class Reranker:
 
     @property
     def numbers(self) -> list[str]:
-        """Names of the numbers beside the text that the model reads from records."""
+        """Names of the numeric fields of records that the model reads."""
         return self.model.numbers
 
     def rank(
@@ -119,13 +119,15 @@ class Reranker:
     ) -> Scores:
         """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
 
-        With the ``scores`` [P] of a first stage, the result is their mixture: λ · model
-        + (1 − λ) · first stage, both scaled to [0, 1] over the pairs of each query. λ is
-        ``weight``, or the one tuned with the checkpoint. Models over features take the
-        pairs of a query as its list of candidates, and these scores as a feature; their
-        score is the result unless there is a ``weight``. ``window`` needs no scores. It
-        reads an order, best first, if the pairs are ``in_order``. Other models over
-        features lack the scores of the lexical rankers, rank worse, and warn.
+        With the ``scores`` [P] of a first stage, the result is their mixture:
+        λ · model + (1 − λ) · first stage, both scaled to [0, 1] over the pairs of each
+        query. λ is ``weight``, or the one tuned with the checkpoint.
+
+        Models over features take the pairs of a query as its list of candidates, and
+        the scores as a feature. Their score is the result unless there is a
+        ``weight``. ``window`` needs no scores; it reads an order, best first, if the
+        pairs are ``in_order``. Other models over features lack the scores of the
+        lexical rankers, rank worse, and warn.
 
         For forms of a post see :meth:`rank`. A text of more than 1,000 characters has
         the score of its best passage. Raises RerankerError for a malformed pair or
@@ -155,8 +157,7 @@ class Reranker:
             return model.score(distinct)
 
     def _numbers_of(self, pairs: Sequence[tuple[str, Post]]) -> dict[str, Scores]:
-        """The numbers that the model reads, from posts that are records: name -> [P].
-        """
+        """Numeric fields of posts that are records: signal -> [P]."""
         if not self.numbers:
             return {}
         records: list[Mapping[str, object]] = []
@@ -276,8 +277,9 @@ def _checked_scores(scores: Iterable[float], count: int) -> npt.NDArray[np.float
     is_finite = np.abs(values) <= np.finfo(np.float32).max
     if len(values) != count or not is_finite.all():
         raise RerankerError(
-            f"scores: found {len(values)} numbers, {int((~is_finite).sum())} of them not "
-            f"finite in single precision, expected a finite one for each of {count} posts"
+            f"scores: found {len(values)} numbers, {int((~is_finite).sum())} of them "
+            "not finite in single precision, expected a finite one for each of "
+            f"{count} posts"
         )
     return values
 

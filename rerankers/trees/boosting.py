@@ -197,7 +197,7 @@ class Trees(Model):
         return [Feature(name, value, share) for name, value, share in columns]
 
     def _numbers_by_name(self, pairs: Pairs) -> dict[str, list[float]]:
-        """Numbers beside the text: name -> value of each pair, NaN if unknown."""
+        """Numeric fields: name -> value of each pair, NaN if unknown."""
         unknown = np.full(len(pairs), np.nan)
         return {
             name: pairs.signals.get(NUMBER + name, unknown).tolist()
@@ -239,8 +239,7 @@ class Trees(Model):
         return scores
 
     def _reductions(self, values: Floats) -> Iterator[tuple[int, Floats]]:
-        """Columns of a rank or its stand-ins, and the reduction of scores [P] by each.
-        """
+        """Columns of a rank or its stand-ins, and the scores' reduction [P] by each."""
         trust = self.config.trust
         if not trust:
             return
@@ -348,7 +347,7 @@ def _largest(contributions: Sequence[Feature]) -> list[Feature]:
 
 
 def _described_numbers(numbers: Mapping[str, Sequence[float]], row: int) -> str:
-    """Numbers beside a post's text with their places in the list, for a person."""
+    """Numeric fields of a post with their places in the list, for a person."""
     described = [
         explanation.placed(name, values[row], values)
         for name, values in numbers.items()

@@ -6,18 +6,19 @@ Scores of runs are features of a learned ranker, as in the baseline of Rao et al
 several ways, and the trees choose among them. Features of a ranker without scores are
 NaN, which every split sends to one of its sides.
 
-There is a list of trees for each of three objectives, and the score is the mean over the
-lists: LambdaMART with about equal weights of all topics, LambdaMART with weights that
-grow with the number of relevant posts, and the log-loss of single pairs. Their mistakes
-differ, and their scores spread alike (standard deviations 1.8, 2.1 and 2.0 over
-candidates), so the mean needs no weights. With few topics, trees generalise because each
-is grown with a third of the features and 70 % of the pairs. The number of trees is fixed.
+There is a list of trees for each of three objectives, and the score is the mean over
+the lists: LambdaMART with about equal weights of all topics, LambdaMART with weights
+that grow with the number of relevant posts, and the log-loss of single pairs. Their
+mistakes differ, and their scores spread alike (standard deviations 1.8, 2.1 and 2.0
+over candidates), so the mean needs no weights. With few topics, trees generalise
+because each is grown with a third of the features and 70 % of the pairs. The number of
+trees is fixed.
 
-Configurations differ in the features that they read. ``general`` and ``adapted`` are for
-collections of any kind: lexical rankers of an index, texts, and meaning by general word
-vectors, or also by vectors adapted to the collection's posts
-(:mod:`tweetrerank.pipeline.adapt`). ``microblog`` and ``microblog_adapted`` are for TREC
-Microblog: they also read the official runs and the tweets' times.
+Configurations differ in the features that they read. ``general`` and ``adapted`` are
+for collections of any kind: lexical rankers of an index, texts, and meaning by general
+word vectors, or also by vectors adapted to the collection's posts
+(:mod:`tweetrerank.pipeline.adapt`). ``microblog`` and ``microblog_adapted`` are for
+TREC Microblog: they also read the official runs and the tweets' times.
 """
 
 from dataclasses import dataclass

@@ -27,8 +27,7 @@ no meaning for another first stage."""
 
 @dataclass(frozen=True)
 class Config(BoostingConfig):
-    """Hyperparameters; for the reasons see :mod:`tweetrerank.rerankers.trees.fusion`.
-    """
+    """Hyperparameters; reasons are in :mod:`tweetrerank.rerankers.trees.fusion`."""
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of feature families
     trust: float = 0.2
