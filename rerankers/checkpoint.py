@@ -399,7 +399,8 @@ def _check_foreign(directory: Path, expected: set[str]) -> None:
     elif foreign:
         raise RerankerError(
             f"{directory}: found {', '.join(sorted(foreign))}, expected the files "
-            f"alone that {directory / CONFIG} names; remove what is no part of the model"
+            f"alone that {directory / CONFIG} names; remove files that are no part of "
+            "the model"
         )
 
 

@@ -210,6 +210,6 @@ def check_finite(scores: Scores) -> None:
     if not is_finite.all():
         raise RerankerError(
             f"{int((~is_finite).sum())} of {len(scores)} scores are not finite "
-            "numbers: the checkpoint's weights are damaged, or training diverged; restore the "
-            "checkpoint, or train again with a smaller learning rate"
+            "numbers: the checkpoint's weights are damaged, or training diverged; "
+            "restore the checkpoint, or train again with a smaller learning rate"
         )

@@ -265,8 +265,8 @@ class Trees(Model):
 
         Contributions are the Shapley values of the trees: Scott M. Lundberg et al.:
         *From Local Explanations to Global Understanding with Explainable AI for Trees*,
-        Nature Machine Intelligence, 2020. A score is the sum of the pair's contributions
-        and a constant, the mean over the training pairs.
+        Nature Machine Intelligence, 2020. A score is the sum of the pair's
+        contributions and a constant, the mean over the training pairs.
         """
         pairs = pairs.with_resources(self.resources)
         values = features.table(pairs, self.families, self.idf).values
