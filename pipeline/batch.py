@@ -185,6 +185,8 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         collection = open_collection(options.collection)
         source, name, key = best_source(collection), "", collection.key
     model = source, name, options.batch_size
+    from tweetrerank.rerankers.reranker import Reranker
+
     # On a cluster the model is only looked at here.
     trained = load(
         *model, "cpu" if options.address else options.device, options.threads
@@ -196,6 +198,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         form.has_first_stage or FIRST_STAGE in trained.signals
     )
     say(f"{trained.name}, {trained.description}")
+    reranker = Reranker(trained)
     rejected: list[Row] = []
     if not options.address:
         posts, began, unknown = 0, perf_counter(), Counter[str]()
@@ -205,7 +208,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
             _writer(options.output, files, form) as write,
         ):
             for rows in _chunks(_readable(files, form, rejected), form, reads_lists):
-                add_scores(rows, form, trained)
+                add_scores(rows, form, reranker)
                 write(rows)
                 progress(len(rows))
                 every = [post for row in rows for post in form.posts(row)]
@@ -409,7 +412,7 @@ def load(source: Any, name: str, size: int, device: str, threads: int | None) ->
     return trained
 
 
-def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
+def add_scores(rows: Sequence[Row], form: Form, reranker: Any) -> None:
     """Add the score of each post, with as many digits as the service gives."""
     groups = groupby(rows, itemgetter("query_id", "query"))
     lists = [(query, list(pairs)) for (_, query), pairs in groups]
@@ -423,7 +426,7 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
         first = (
             [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
         )
-        values = model.predict(pairs, first, in_order=form.is_ordered)
+        values = reranker.predict(pairs, first, in_order=form.is_ordered)
         # The scores of a mixture are in double precision.
         scores = values.astype(float).round(7 if values.itemsize == 4 else 12)
         for (_, post), score in zip(pairs, scores.tolist(), strict=True):
@@ -445,7 +448,8 @@ def score_on_cluster(
     from ray.data.datasource import BlockBasedFileDatasink
     from ray.util.queue import Queue
 
-    from tweetrerank.rerankers.reranker import Mixed
+    from tweetrerank.rerankers.mixed import Mixed
+    from tweetrerank.rerankers.reranker import Reranker
 
     *_, device, threads = model
     is_parquet, line = _is_parquet(files[0]), "line"  # Column of JSON lines
@@ -457,7 +461,8 @@ def score_on_cluster(
 
     class Scorer:
         def __init__(self, rejected: Queue) -> None:
-            self.rejected, self.model = rejected, Mixed.of(load(*model), weight)
+            self.rejected = rejected
+            self.reranker = Reranker(Mixed.of(load(*model), weight))
 
         def __call__(self, table: pa.Table) -> pa.Table:
             rows: list[Row] = []
@@ -466,7 +471,7 @@ def score_on_cluster(
                     rows.append(form.read(raw))
                 except ValueError as error:
                     self.rejected.put({"reason": str(error), "row": str(raw)})
-            add_scores(rows, form, self.model)
+            add_scores(rows, form, self.reranker)
             if is_parquet:
                 return pa.Table.from_pylist(rows, with_score([table.schema], form))
             return pa.table({line: pa.array(map(line_of, rows), pa.binary())})

@@ -2,7 +2,8 @@
 
 >>> import tweetrerank
 >>> reranker = tweetrerank.load()
->>> best, *_ = reranker.rank("storm warning", ["my coffee is cold", "Storm warning for the coast"])
+>>> posts = ["my coffee is cold", "Storm warning for the coast"]
+>>> best, *_ = reranker.rank("storm warning", posts)
 >>> best.text
 'Storm warning for the coast'
 """
@@ -18,20 +19,23 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tweetrerank.rerankers.reranker import Model
+    from tweetrerank.rerankers.reranker import Reranker
 
 __all__ = ["RerankerError", "load"]
 
 
-def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Model:
-    """Load a trained reranker: one that comes with the package, or the folder of a checkpoint.
+def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Reranker:
+    """Load a trained reranker by its name, or from the folder of a checkpoint.
 
-    ``window`` is the best one for a list of posts; ``mp_hcnn`` and ``sm_cnn`` score each post by
-    itself. The device of a network is ``cpu``, ``cuda``, or ``cuda:1`` for another GPU than the
-    first. Raises RerankerError if there is no such model or folder, a file is missing, damaged or
-    of another version, the device is not there, or PyTorch is missing for a network.
+    ``window`` is the best one for a list of posts. ``mp_hcnn`` and ``sm_cnn`` score
+    each post by itself. The device of a network is ``cpu``, ``cuda``, or ``cuda:1`` for
+    the second GPU.
+
+    Raises RerankerError if there is no such model, folder or device, if a file is
+    missing, damaged or of another version, or if a network lacks PyTorch.
     """
-    # `import rerankers` alone takes no time.
+    # Importing the package alone takes no time.
     from tweetrerank.rerankers import checkpoint
+    from tweetrerank.rerankers.reranker import Reranker
 
-    return checkpoint.load(checkpoint.find(model), device=device)
+    return Reranker(checkpoint.load(checkpoint.find(model), device=device))

@@ -1,54 +1,65 @@
-"""Rerankers as parts of other frameworks, each of which is imported when it is used."""
+"""Rerankers as parts of other frameworks, each imported when its adapter is made."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.reranker import Reranker
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def for_pyterrier(reranker: Model, weight: float | None = None) -> Any:
-    """A transformer of PyTerrier: new scores and ranks for results with ``query`` and ``text``.
+def for_pyterrier(reranker: Reranker, weight: float | None = None) -> Any:
+    """A transformer of PyTerrier that gives results new scores and ranks.
 
-    A column ``url`` has the URLs that posts link to, if there is one; numbers that the model reads
-    have columns of their names. Scores of a first stage in a column ``score`` are mixed with the
-    model's; see :meth:`Model.predict`, also for ``weight`` and errors.
+    Results have the columns ``query`` and ``text``. An optional column ``url`` has the
+    URLs that posts link to; numbers that the model reads are columns of their names.
+    Scores of a first stage in a column ``score`` are mixed with the model's. For
+    ``weight`` and errors see :meth:`Reranker.predict`.
     """
     import pyterrier as pt
 
     class Reranking(pt.Transformer):
-        def transform(self, inp: Any) -> Any:
+        def transform(self, inp: "pd.DataFrame") -> Any:
             pt.validate.result_frame(inp, extra_columns=["query", "text"])
-            names = ("text", "url", *reranker.numbers)
-            posts = inp[[name for name in names if name in inp]].to_dict("records")
-            queries, first = (
-                inp["query"].tolist(),
-                inp["score"].tolist() if "score" in inp else [],
-            )
-            scores = [0.0] * len(inp)
-            # Two topics may have one text.
-            for places in (
-                inp.reset_index(drop=True).groupby("qid", sort=False).indices.values()
-            ):
-                pairs = [(queries[place], posts[place]) for place in places]
-                mixing = ([first[place] for place in places], weight) if first else ()
-                for place, score in zip(
-                    places, reranker.predict(pairs, *mixing), strict=True
-                ):
-                    scores[place] = float(score)
+            scores = _scores_of_frame(reranker, inp, weight)
             return pt.model.add_ranks(inp.assign(score=scores))
 
     return Reranking()
 
 
-def for_langchain(
-    reranker: Model, top_n: int | None = None, weight: float | None = None
-) -> Any:
-    """A document compressor of LangChain: the best ``top_n`` documents, or all, best first.
+def _scores_of_frame(
+    reranker: Reranker, frame: "pd.DataFrame", weight: float | None
+) -> list[float]:
+    """Scores of the rows of a PyTerrier frame, topic by topic."""
+    columns = ("text", "url", *reranker.numbers)
+    posts = frame[[name for name in columns if name in frame]].to_dict("records")
+    queries = frame["query"].tolist()
+    has_scores = "score" in frame and len(frame) > 0
+    scores = [0.0] * len(frame)
+    # Two topics may have one text, so rows are grouped by topic.
+    topics = frame.reset_index(drop=True).groupby("qid", sort=False)
+    for rows in topics.indices.values():
+        pairs = [(queries[row], posts[row]) for row in rows]
+        if has_scores:
+            first = frame["score"].iloc[rows].tolist()
+            values = reranker.predict(pairs, first, weight)
+        else:
+            values = reranker.predict(pairs)
+        for row, score in zip(rows, values, strict=True):
+            scores[row] = float(score)
+    return scores
 
-    Their scores go into the metadata as ``relevance_score``. ``url`` in the metadata is the URL
-    that a post links to; numbers that the model reads are there, too. If all documents have the
-    ``score`` of a first stage there, it is mixed with the model's; see :meth:`Model.predict`, also
-    for ``weight`` and errors.
+
+def for_langchain(
+    reranker: Reranker, top_n: int | None = None, weight: float | None = None
+) -> Any:
+    """A document compressor of LangChain: the best ``top_n`` documents, best first.
+
+    ``top_n`` None returns all. Scores are in the metadata as ``relevance_score``. The
+    metadata may have the ``url`` that a post links to, and the numbers that the model
+    reads. If all documents have the ``score`` of a first stage there, it is mixed with
+    the model's. For ``weight`` and errors see :meth:`Reranker.predict`.
     """
     from langchain_core.documents import BaseDocumentCompressor
 
@@ -56,13 +67,30 @@ def for_langchain(
         def compress_documents(
             self, documents: Sequence[Any], query: str, callbacks: Any = None
         ) -> Sequence[Any]:
-            posts = [{**each.metadata, "text": each.page_content} for each in documents]
-            scores = [each.metadata.get("score") for each in documents]
-            mixing = () if not documents or None in scores else (scores, weight)
-            ranking = reranker.rank(query, posts, top_n, *mixing)
-            best = [documents[post.index].model_copy(deep=True) for post in ranking]
-            for document, post in zip(best, ranking, strict=True):
-                document.metadata["relevance_score"] = post.score
-            return best
+            return _best_documents(reranker, documents, query, top_n, weight)
 
     return Reranking()
+
+
+def _best_documents(
+    reranker: Reranker,
+    documents: Sequence[Any],
+    query: str,
+    top_n: int | None,
+    weight: float | None,
+) -> list[Any]:
+    """Copies of the best documents, with their scores in the metadata."""
+    posts: list[Mapping[str, object]] = []
+    for document in documents:
+        posts.append({**document.metadata, "text": document.page_content})
+    first = [document.metadata.get("score") for document in documents]
+    if not documents or None in first:
+        ranking = reranker.rank(query, posts, top_n)
+    else:
+        ranking = reranker.rank(query, posts, top_n, first, weight)
+    best = []
+    for post in ranking:
+        document = documents[post.index].model_copy(deep=True)
+        document.metadata["relevance_score"] = post.score
+        best.append(document)
+    return best

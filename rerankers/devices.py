@@ -14,27 +14,31 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-HOSTS = (
-    "cpu",
-)  # Types of devices whose numbers can be read without waiting, as for a GPU's
+HOSTS = ("cpu",)
+"""Types of devices whose numbers can be read without waiting, as for a GPU's."""
 
-_chosen = 0  # Threads by :func:`set_threads`; 0 before it is called
-_within = local()  # ``threads`` of a thread inside :func:`one_thread_each`
-_forks = False  # Whether :func:`processes` may be more than one
+_chosen = 0  # Number of threads by set_threads(); 0 before it is called
+_within = local()  # ``threads``: number of threads of a thread in one_thread_each()
+_forks = False  # Whether processes() may be more than one
 
 
 def device_name(text: str) -> str:
-    """``auto``, ``cpu``, ``cuda`` (the first GPU) or ``cuda:N``; raises ValueError for others."""
+    """Check a device: ``auto``, ``cpu``, ``cuda`` (the first GPU) or ``cuda:N``.
+
+    Raises ValueError for others.
+    """
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise ValueError(f"found {text!r}, expected auto, cpu, cuda or cuda:N")
     return text
 
 
 def placed(device: object, is_network: bool) -> str:
-    """The device that is there for a network, the one of ``auto``; others are on the CPU.
-    Raises RerankerError if there is no such device."""
+    """Return the device of a model, ``auto`` resolved; only networks use a GPU.
+
+    Raises RerankerError if the machine has no such device.
+    """
     try:
-        name, _, number = device_name(str(device)).partition(":")
+        name = device_name(str(device))
     except ValueError as error:
         raise RerankerError(f"`device`: {error}") from None
     if name == "cpu" or not is_network:
@@ -43,7 +47,8 @@ def placed(device: object, is_network: bool) -> str:
         import torch
     except ModuleNotFoundError:
         raise RerankerError(
-            "found no PyTorch, which networks need; install it: pip install 'tweetrerank[neural]'"
+            "found no PyTorch, which networks need; install it: "
+            "pip install 'tweetrerank[neural]'"
         ) from None
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,7 +56,9 @@ def placed(device: object, is_network: bool) -> str:
         raise RerankerError(
             "`device`: found no CUDA device for PyTorch; use `device` cpu or auto"
         )
-    if number and int(number) >= (count := torch.cuda.device_count()):
+    number = name.partition(":")[2]
+    count = torch.cuda.device_count()
+    if number and int(number) >= count:
         raise RerankerError(
             f"`device`: found {device}, expected cuda:N with N below {count}"
         )
@@ -59,7 +66,7 @@ def placed(device: object, is_network: bool) -> str:
 
 
 def has_bfloat16(kind: str) -> bool:
-    """Whether the processor (``cpu`` or ``cuda``) multiplies bfloat16 faster than fp32."""
+    """Whether ``cpu`` or ``cuda`` multiplies bfloat16 faster than fp32."""
     import torch
 
     if kind == "cuda":
@@ -68,40 +75,51 @@ def has_bfloat16(kind: str) -> bool:
 
 
 def threads() -> int:
-    """Threads for parallel work: those of :func:`set_threads`, or of PyTorch, once it is imported;
-    before that $OMP_NUM_THREADS, or the number of cores that this process may use."""
-    if count := getattr(_within, "threads", 0) or _chosen:
+    """Number of threads for parallel work.
+
+    The number of :func:`set_threads`; else PyTorch's, if it is imported; else
+    $OMP_NUM_THREADS, or the number of cores that this process may use.
+    """
+    count = getattr(_within, "threads", 0) or _chosen
+    if count:
         return int(count)
-    if torch := sys.modules.get("torch"):
+    torch = sys.modules.get("torch")
+    if torch:
         return int(torch.get_num_threads())
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return (
-        int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
-    )
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdecimal() and int(limit):
+        return int(limit)
+    return len(os.sched_getaffinity(0))
 
 
 def set_threads(count: int) -> None:
-    """Set the threads for parallel work, also those of PyTorch if it is imported."""
+    """Set the number of threads for parallel work, and PyTorch's if it is imported."""
     global _chosen
     _chosen = count
     share_threads()
 
 
 def share_threads() -> None:
-    """Give PyTorch, which may just have been imported, the threads of :func:`set_threads`."""
-    if _chosen and (torch := sys.modules.get("torch")):
+    """Give PyTorch, after its import, the number of threads of :func:`set_threads`."""
+    torch = sys.modules.get("torch")
+    if _chosen and torch:
         torch.set_num_threads(_chosen)
 
 
-# One thread in a forked process: the others, OpenMP's too, were not copied.
+# One thread in a forked process: fork does not copy the others, nor those of OpenMP.
 os.register_at_fork(after_in_child=lambda: set_threads(1))
 
 
 @contextmanager
 def one_thread_each() -> Iterator[int]:
-    """One thread inside the block, also for PyTorch; yields the number of threads before it."""
-    before, torch = threads(), sys.modules.get("torch")
-    outer, _within.threads = getattr(_within, "threads", 0), 1
+    """Use one thread inside the block, also in PyTorch.
+
+    Yields the number of threads before it.
+    """
+    before = threads()
+    torch = sys.modules.get("torch")
+    outer = getattr(_within, "threads", 0)
+    _within.threads = 1
     if torch:
         torch.set_num_threads(1)
     try:
@@ -113,42 +131,50 @@ def one_thread_each() -> Iterator[int]:
 
 
 def allow_processes() -> None:
-    """Let forked processes share work, in commands: of other programs a thread may hold a lock."""
+    """Let forked processes share work.
+
+    Commands call it. In other programs a thread may hold a lock at the fork.
+    """
     global _forks
     _forks = sys.platform == "linux"
 
 
 def processes() -> int:
-    """Processes for work that Python's lock keeps threads from sharing."""
-    return threads() if _forks else 1
+    """Number of processes for work that threads cannot share."""
+    if _forks:
+        return threads()
+    return 1
 
 
 def in_processes(
     function: Callable[[Item], Iterable[Result]], items: Sequence[Item]
 ) -> Iterator[Result]:
-    """The results of a function of each item, computed by a forked process for each, as they come.
-    Raises the function's error, and RerankerError if a process is killed."""
+    """Yield the results of a function of each item, as they come.
+
+    A forked process computes the results of an item. Raises the function's error, and
+    RerankerError if a process is killed.
+    """
     from multiprocessing import connection, get_context
 
-    reader: Any
-    context, running = get_context("fork"), dict[Any, Any]()
+    context = get_context("fork")
+    running: dict[Any, Any] = {}  # Reader of a pipe -> process that writes to it
     try:
         for item in items:
             reader, writer = context.Pipe(duplex=False)
-            given = function, item, writer, [*running, reader]
-            process = context.Process(target=_send, args=given, daemon=True)
+            process = context.Process(
+                target=_send,
+                args=(function, item, writer, [*running, reader]),
+                daemon=True,
+            )
             process.start()
             writer.close()
             running[reader] = process
         while running:
-            for reader in connection.wait([*running]):
+            for pipe in connection.wait(list(running)):
                 try:
-                    result = reader.recv()
+                    result = pipe.recv()  # type: ignore[union-attr]
                 except EOFError:
-                    (process := running.pop(reader)).join()
-                    if process.exitcode:
-                        problem = "a process has ended early, for its memory perhaps; use one, by"
-                        raise RerankerError(f"{problem} OMP_NUM_THREADS=1") from None
+                    _join(running.pop(pipe))
                     continue
                 if isinstance(result, Exception):
                     raise result
@@ -158,13 +184,22 @@ def in_processes(
             process.terminate()
 
 
+def _join(process: Any) -> None:
+    """Wait for the end of a process; RerankerError if it was killed."""
+    process.join()
+    if process.exitcode:
+        raise RerankerError(
+            "a process has ended early, for its memory perhaps; use one, by "
+            "OMP_NUM_THREADS=1"
+        )
+
+
 def _send(function: Any, item: Any, writer: Any, readers: Iterable[Any]) -> None:
-    """Send the results, or the error; ends when the process that waits has been killed."""
+    """Send the results, or the error; ends when the waiting process has been killed."""
     for reader in readers:
         reader.close()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # The process that waits ends this one.
+    # The waiting process ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(OSError):
         try:

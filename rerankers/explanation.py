@@ -1,8 +1,8 @@
 """Reasons for the scores of posts: words in shades, and rows of numbers.
 
-A model fills in the same record whatever its kind, and pages and terminals show it: for trees a row
-is a family of features with its contribution to the score, for MP-HCNN a word of the query with its
-best matches.
+Models of all kinds fill in the same record, which pages and terminals show. A row of
+trees is a family of features with its contribution to the score. A row of MP-HCNN is a
+word of the query with its best matches.
 """
 
 import re
@@ -15,25 +15,25 @@ from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tweetrerank.rerankers.text.spans import Span, find_url, find_words
 from tweetrerank.rerankers.text.words import STOP_WORDS, words
 
-WORD_STEPS = (
-    "related",
-    "close in meaning",
-    "same stem",
-    "same word",
-)  # Shades 1 to 4 of words
+WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
+"""Names of the shades 1 to 4 of words."""
 
-RELATED, CLOSE = 0.3, 0.5
-"""Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general
-space, where others are below 0.1."""
+SAME_STEM = 3
+SAME_WORD = 4
+
+# Least cosines in the general space, where unrelated words are below 0.1
+RELATED = 0.3  # race, marathon
+CLOSE = 0.5  # prize, winner
 
 _ENTITIES = re.compile("&(?:amp|lt|gt|quot|#39);")
-_JOINERS = (
-    "\u200c\u200d"  # Unprintable to Python, but parts of emoji and of Persian words.
-)
+
+_JOINERS = "\u200c\u200d"
+"""Characters that Python calls unprintable, but that emoji and Persian words need."""
 
 
 class Segment(NamedTuple):
@@ -52,11 +52,11 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A word of the query with its weight (IDF), or a family of features; numbers by column."""
+    """A word of the query with its weight (IDF), or a family of features."""
 
     label: str
     weight: float | None
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...]  # A number for each column
 
 
 class Column(NamedTuple):
@@ -67,7 +67,7 @@ class Column(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """A post's value of a feature, NaN if unknown, and the feature's contribution to the score."""
+    """Value of a feature (NaN if unknown), and its contribution to the score."""
 
     feature: str
     value: float
@@ -82,12 +82,11 @@ class Reasons:
     url: list[Segment]  # Empty without a URL
     rows: list[Row]
     further: list[tuple[str, list[Segment]]] = field(default_factory=list)
-    """Text and URL once more, by title, in the shades of other matches."""
+    """Text and URL in the shades of other matches, with a title each."""
     features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
-    numbers: str = (
-        ""  # Those beside the text, and their places: ``likes 37, 4th of 100``
-    )
+    numbers: str = ""
+    """Numeric fields of the post, with their places: ``likes 37, 4th of 100``."""
 
 
 @dataclass(frozen=True)
@@ -95,142 +94,202 @@ class Explanation:
     """Reasons for the scores of posts of one query."""
 
     kind: str  # ``matches`` or ``contributions``
-    measure: str  # Of the numbers in rows
+    measure: str  # Meaning of the numbers in rows
     steps: Sequence[str]  # Names of the shades 1 to 4
     columns: Sequence[Column]
     posts: Sequence[Reasons]
-    base: float = 0.0  # To which contributions are added: the mean score of the list
+    base: float = 0.0
+    """Mean score of the list, which contributions are added to."""
     importances: Mapping[str, float] = field(default_factory=dict)
     """Label of a row -> its share in all of the model's scores, the largest first."""
 
     @property
     def extent(self) -> tuple[float, float]:
-        """The least and the greatest number in a row; 0 is in between."""
-        rows = (row for post in self.posts for row in post.rows)
-        numbers = [0.0, *(cell.score or 0.0 for row in rows for cell in row.cells)]
+        """The least and the greatest number in a row, with 0 in between."""
+        numbers = [0.0]
+        for post in self.posts:
+            for row in post.rows:
+                numbers += [cell.score or 0.0 for cell in row.cells]
         return min(numbers), max(numbers)
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
         """Heading of adjacent columns and their indices."""
-        groups = groupby(
-            range(len(self.columns)), key=lambda index: self.columns[index].group
-        )
+        indices = range(len(self.columns))
+        groups = groupby(indices, key=lambda index: self.columns[index].group)
         return [(heading, list(members)) for heading, members in groups]
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation without its posts, for JSON."""
-        names = ("kind", "measure", "steps", "base", "extent", "groups")
-        shown = {name: getattr(self, name) for name in names}
-        return shown | {"columns": [column.heading for column in self.columns]}
+        return {
+            "kind": self.kind,
+            "measure": self.measure,
+            "steps": self.steps,
+            "base": self.base,
+            "extent": self.extent,
+            "groups": self.groups,
+            "columns": [column.heading for column in self.columns],
+        }
 
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
-    """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
+    """Reasons for JSON: shaded texts are lists of [characters, shade].
+
+    Unknown values are null.
+    """
+    rows = []
+    for row in reasons.rows:
+        cells = [cell._asdict() for cell in row.cells]
+        rows.append(row._asdict() | {"cells": cells})
     further = [
-        {"title": title, "segments": shaded} for title, shaded in reasons.further
+        {"title": title, "segments": segments} for title, segments in reasons.further
     ]
-    rows = [
-        row._asdict() | {"cells": [c._asdict() for c in row.cells]}
-        for row in reasons.rows
-    ]
-    known = [
-        f._asdict() | {"value": None if isnan(f.value) else f.value}
-        for f in reasons.features
-    ]
-    return vars(reasons) | {"rows": rows, "further": further, "features": known}
+    features = []
+    for feature in reasons.features:
+        value = None if isnan(feature.value) else feature.value
+        features.append(feature._asdict() | {"value": value})
+    return vars(reasons) | {"rows": rows, "further": further, "features": features}
 
 
 def visible(text: str) -> str:
-    """The text with line breaks as spaces, other control characters as � (no terminal escapes or
-    changes of direction), and tweets' entities (``&amp;``) as the characters they stand for."""
+    """The text as it can be shown.
+
+    Line breaks become spaces. Other control characters become �, so that there are no
+    terminal escapes or changes of direction. Tweets' entities (``&amp;``) become the
+    characters they stand for.
+    """
     return "".join(_visible(text))
 
 
 def _visible(text: str) -> list[str]:
-    """Text shown for each character; none for the later ones of an entity."""
-    shown = [
-        " " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�"
-        for c in text
-    ]
+    """Visible text of each character; "" for the later characters of an entity."""
+    characters = [_visible_character(character) for character in text]
     for entity in _ENTITIES.finditer(text):
         start, end = entity.span()
-        shown[start:end] = [unescape(entity[0]), *[""] * (end - start - 1)]
-    return shown
+        blanks = [""] * (end - start - 1)
+        characters[start:end] = [unescape(entity[0]), *blanks]
+    return characters
 
 
-def placed(name: str, value: float, others: Iterable[float]) -> str:
-    """A number and its place among all known ones, from the highest: ``likes 37, 4th of 100``."""
+def _visible_character(character: str) -> str:
+    if character.isspace():
+        return " "
+    if character.isprintable() or character in _JOINERS:
+        return character
+    return "�"
+
+
+def placed(name: str, value: float, values: Iterable[float]) -> str:
+    """A number and its place among ``values``: ``likes 37, 4th of 100``.
+
+    The highest is first; unknown values (NaN) do not count.
+    """
     if isnan(value):
         return f"{name} unknown"
-    known = [other for other in others if not isnan(other)]
-    place = 1 + sum(other > value for other in known)
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(
-        place % 10 if place // 10 % 10 != 1 else 0, "th"
-    )
-    return f"{name} {value:.15g}, {place:,}{ending} of {len(known):,}"
+    numbers = [number for number in values if not isnan(number)]
+    place = 1 + sum(number > value for number in numbers)
+    return f"{name} {value:.15g}, {_ordinal(place)} of {len(numbers):,}"
+
+
+def _ordinal(number: int) -> str:
+    """``1st``, ``2nd``, ``11th``, ``1,001st``."""
+    ending = "th"
+    if number // 10 % 10 != 1:
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
 
 
 def shade(
     text: str, spans: Iterable[Span], values: Iterable[float], bounds: Sequence[float]
 ) -> list[Segment]:
-    """A text in segments; each character has the shade of the best match at its place. ``values``
-    are those of the matches at ``spans``, which may overlap; a longer one is cut."""
+    """Cut a text into segments; a character has the shade of the best match there.
+
+    ``values`` are those of the matches at ``spans``, which may overlap. ``bounds`` are
+    the least values of the shades. Further values without a span are ignored.
+    """
     steps = [0] * len(text)
     for (start, end), value in zip(spans, values, strict=False):
         step = bisect_right(bounds, value)
-        steps[start:end] = [max(step, old) for old in steps[start:end]]
-    pairs = [pair for pair in zip(_visible(text), steps, strict=True) if pair[0]]
-    groups = groupby(pairs, key=lambda pair: pair[1])
-    return [
-        Segment("".join(character for character, _ in group), step)
-        for step, group in groups
-    ]
+        steps[start:end] = [max(step, other) for other in steps[start:end]]
+    shaded = []
+    for characters, step in zip(_visible(text), steps, strict=True):
+        if characters:
+            shaded.append(Segment(characters, step))
+    segments = []
+    for step, group in groupby(shaded, key=lambda segment: segment.step):
+        segments.append(Segment("".join(part.text for part in group), step))
+    return segments
 
 
 def shade_words(
     query: str, posts: Sequence[tuple[str, str]], by_meaning: bool
 ) -> list[tuple[list[Segment], list[Segment]]]:
-    """Texts and URLs of posts, shaded by their words' nearness to the query's. Stop words match
-    nothing, unless the query has no others; words match inside URLs, too. ``by_meaning``: whether
-    words that are near in the general space are shaded."""
-    every = dict.fromkeys(words(query))
-    asked = [word for word in every if word not in STOP_WORDS] or [*every]
-    traced = [find_words(text) for text, _ in posts]
-    steps = _word_steps(
-        asked, {word.text for of_post in traced for word in of_post}, by_meaning
-    )
-    bounds, found = (1, 2, 3, 4), []
-    for (text, url), of_post in zip(posts, traced, strict=True):
-        places = [word.place for word in of_post]
-        shaded = shade(text, places, [steps[word.text] for word in of_post], bounds)
-        letters, spans = find_url(url)
-        first = [(word, at) for word in asked if (at := letters.find(word)) >= 0]
-        inside = [(spans[at][0], spans[at + len(word) - 1][1]) for word, at in first]
-        found.append((shaded, shade(url, inside, [4] * len(inside), bounds)))
-    return found
+    """Shade texts and URLs of posts by the nearness of their words to the query's.
+
+    Stop words match nothing, unless the query has no others. Words match inside URLs,
+    too. ``by_meaning``: whether words that are near in the general space are shaded.
+    """
+    distinct = dict.fromkeys(words(query))
+    query_words = [word for word in distinct if word not in STOP_WORDS]
+    if not query_words:
+        query_words = list(distinct)
+    words_of_posts = [find_words(text) for text, _ in posts]
+    vocabulary = {word.text for post_words in words_of_posts for word in post_words}
+    steps = _word_steps(query_words, vocabulary, by_meaning)
+    bounds = (1, 2, 3, 4)
+    shaded = []
+    for (text, url), post_words in zip(posts, words_of_posts, strict=True):
+        spans = [word.place for word in post_words]
+        values = [steps[word.text] for word in post_words]
+        inside = _spans_in_url(url, query_words)
+        url_segments = shade(url, inside, [SAME_WORD] * len(inside), bounds)
+        shaded.append((shade(text, spans, values, bounds), url_segments))
+    return shaded
+
+
+def _spans_in_url(url: str, query_words: Sequence[str]) -> list[Span]:
+    """Spans of the first occurrence of each query word in a URL."""
+    letters, spans = find_url(url)
+    inside = []
+    for word in query_words:
+        start = letters.find(word)
+        if start >= 0:
+            last = start + len(word) - 1
+            inside.append((spans[start][0], spans[last][1]))
+    return inside
 
 
 def _word_steps(
-    asked: Sequence[str], of_posts: set[str], by_meaning: bool
+    query_words: Sequence[str], vocabulary: set[str], by_meaning: bool
 ) -> dict[str, int]:
     """Word of a post -> shade by its nearest word of the query, 0 for none."""
-    from tweetrerank.rerankers.text.spaces import general
     from tweetrerank.rerankers.text.stems import stem
 
-    stems = set(map(stem, asked))
-    steps = {
-        word: 4 if word in asked else 3 * (stem(word) in stems) for word in of_posts
-    }
-    others = [
+    stems = {stem(word) for word in query_words}
+    steps = {}
+    for word in vocabulary:
+        steps[word] = 0
+        if word in query_words:
+            steps[word] = SAME_WORD
+        elif stem(word) in stems:
+            steps[word] = SAME_STEM
+    unmatched = [
         word for word, step in steps.items() if not step and word not in STOP_WORDS
     ]
-    if by_meaning and asked and others:
-        (query, query_lengths, _), (vectors, lengths, _) = map(
-            general().take, (asked, others)
-        )
-        lengths = np.maximum(np.outer(query_lengths, lengths), 1e-6)
-        nearest = (query @ vectors.T / lengths).max(axis=0)
-        shades = np.searchsorted((RELATED, CLOSE), nearest, "right").tolist()
-        steps |= dict(zip(others, shades, strict=True))
+    if by_meaning and query_words and unmatched:
+        cosines = _nearest_cosines(query_words, unmatched)
+        shades = np.searchsorted((RELATED, CLOSE), cosines, "right").tolist()
+        steps |= dict(zip(unmatched, shades, strict=True))
     return steps
+
+
+def _nearest_cosines(
+    query_words: Sequence[str], others: Sequence[str]
+) -> npt.NDArray[np.floating]:
+    """Cosine of each other word and its nearest query word, in the general space."""
+    from tweetrerank.rerankers.text.spaces import general
+
+    query, query_lengths, _ = general().take(query_words)  # [Q, E], [Q]
+    vectors, lengths, _ = general().take(others)  # [W, E], [W]
+    products = np.maximum(np.outer(query_lengths, lengths), 1e-6)
+    return (query @ vectors.T / products).max(axis=0)

@@ -1,6 +1,6 @@
-"""Names of all models: the files of ``rerankers/networks/models`` and of ``rerankers/trees``.
+"""Names of all models: the files of ``networks/models`` and of ``trees``.
 
-A file's name is its model's name on every command line.
+The name of a model's file is its name on every command line.
 """
 
 import importlib
@@ -15,34 +15,37 @@ NETWORKS = Path(__file__).parent / "networks" / "models"
 
 
 def names() -> list[str]:
-    """Names of the models."""
-    networks = [
-        m.name for m in pkgutil.iter_modules([str(NETWORKS)]) if m.name[0] != "_"
-    ]
+    """Names of the models, sorted."""
+    networks = []
+    for module in pkgutil.iter_modules([str(NETWORKS)]):
+        if not module.name.startswith("_"):
+            networks.append(module.name)
     return sorted([*networks, *TREES])
 
 
 def find(name: str) -> Any:
-    """The class of a model, which its file calls ``Model``. It has ``configurations``, and is a
-    :class:`tweetrerank.rerankers.networks.base.Reranker` or :class:`tweetrerank.rerankers.trees.boosting.Trees`. Raises
-    RerankerError for an unknown name (the message lists the known ones), and for a network without
-    PyTorch."""
+    """Return the class of a model, which its file calls ``Model``.
+
+    The class has ``configurations``. It is a subclass of
+    :class:`tweetrerank.rerankers.networks.base.Reranker` or of
+    :class:`tweetrerank.rerankers.trees.boosting.Trees`. Raises RerankerError for an
+    unknown name, and for a network if PyTorch is missing.
+    """
     if name not in names():
         raise RerankerError(
             f"found the model name {name!r}, expected one of {', '.join(names())}"
         )
-    folder = (
-        "tweetrerank.rerankers.trees"
-        if name in TREES
-        else "tweetrerank.rerankers.networks.models"
-    )
+    package = "tweetrerank.rerankers.networks.models"
+    if name in TREES:
+        package = "tweetrerank.rerankers.trees"
     try:
-        return importlib.import_module(f"{folder}.{name}").Model
+        return importlib.import_module(f"{package}.{name}").Model
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise RerankerError(
-            f"found no PyTorch, which {name} needs; install it: pip install 'tweetrerank[neural]'"
+            f"found no PyTorch, which {name} needs; install it: "
+            "pip install 'tweetrerank[neural]'"
         ) from None
 
 
@@ -52,7 +55,12 @@ def is_network(name: str) -> bool:
 
 
 def reads(name: str) -> Any:
-    """How a model of this name reads candidates, as :data:`tweetrerank.rerankers.reranker.Reads`; None for the
-    name of none."""
-    found = find(name).reads if name in TREES else None
-    return found or ("posts" if name in names() else None)
+    """How a model reads candidates (:data:`tweetrerank.rerankers.model.Reads`).
+
+    None if there is no model of this name.
+    """
+    if name in TREES:
+        return find(name).reads
+    if name in names():
+        return "posts"
+    return None

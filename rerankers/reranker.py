@@ -1,71 +1,43 @@
-"""The contract of a model: it scores lists of posts; ranking is built on it.
-
-:class:`tweetrerank.rerankers.trees.boosting.Trees` and :class:`tweetrerank.rerankers.networks.network.Network`
-implement it.
-"""
+"""A trained model for users: a query and posts in, a ranking or scores out."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tweetrerank.rerankers import features
 from tweetrerank.rerankers.devices import one_thread_each
-from tweetrerank.rerankers.explanation import Explanation
+from tweetrerank.rerankers.mixed import Mixed, with_weight
+from tweetrerank.rerankers.model import Model, Scores
 from tweetrerank.rerankers.pairs import (
     FIRST_STAGE,
     NUMBER,
     ORDER,
     PRIOR,
     Pairs,
-    Resources,
-    lists_of,
     number_of,
-    numbers_of,
     places_of,
     prior_of_rank,
 )
 from tweetrerank.rerankers.reranker_error import RerankerError, warn
 from tweetrerank.rerankers.text.passages import best_passages
-from tweetrerank.rerankers.text.vocabulary import Idf
 
-Reads = Literal["posts", "lists", "searches"]
-"""``posts``: each post alone, to mix with a first stage's scores; ``lists``: given candidates as a
-whole, with scores or order of their first stage, or neither; ``searches``: the scores of several
-searches, whose best posts are its candidates."""
+Post = str | tuple[str, str | None] | Mapping[str, object]
+"""A post: its text, (text, URL), or a record with ``text`` and optionally ``url``.
 
-Progress = Callable[
-    [int], object
-]  # Called with numbers of pairs scored since the last call
+A URL of None is no URL. The ``id`` of a record comes back with the ranked post.
+"""
 
 FEW = 2000
-"""Pairs that :meth:`Model.predict` scores one block after the other, as a service does;
-of more it computes what is repeated only once."""
-
-SOME = Pairs(
-    ["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], np.zeros(2, np.int64), np.arange(2)
-)
-"""Pairs to see whether a model works."""
-
-VOCABULARY, WEIGHTS = (
-    "vocabulary.json",
-    "model.safetensors",
-)  # Files of a network in a checkpoint
-TUNING_FILE = "lambda.json"  # In a checkpoint's folder: the tuned λ and its provenance
-
-Post = str | tuple[str, str | None] | Mapping[str, Any]
-"""A post's text, its text and the URL that it links to, or a record with ``text`` and perhaps
-``url``. None is no URL; ``id`` comes back with the post."""
+"""Number of pairs up to which :meth:`Reranker.predict` scores block after block, as a
+service does. For more pairs it computes repeated posts only once."""
 
 
 class _Ranked(NamedTuple):
@@ -75,136 +47,41 @@ class _Ranked(NamedTuple):
 
 
 class RankedPost(_Ranked):
-    """A post with its score, and its place in the list that was ranked. ``id`` is that of a record
-    with ``id`` or ``doc_id``, else None; it is no item of the tuple."""
+    """A post with its score and its index in the list that was ranked.
 
-    id: Any = None
+    ``id`` is the ``id`` or ``doc_id`` of a record, else None. It is no item of the
+    tuple.
+    """
+
+    id: object = None
 
 
-def silent(pairs_done: int) -> None:
-    """Report nothing."""
+class Reranker:
+    """A trained model that ranks posts for a query. It is thread-safe."""
 
+    def __init__(self, model: Model) -> None:
+        self.model = model
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Model(ABC):
-    """A trained model that scores pairs of queries and posts. Safe in several threads."""
+    def __repr__(self) -> str:
+        return f"Reranker({self.name!r}, {str(self.directory)!r})"
 
-    reads: ClassVar[Reads]
-
-    name: str  # Of its kind; see :mod:`tweetrerank.rerankers.registry`
-    config: Any  # Hyperparameters
-    idf: Idf  # Word frequencies
-    metrics: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # Of ``metrics.json``
-    directory: Path = Path()  # Folder of its checkpoint
-    resources: Resources = dataclasses.field(default_factory=dict)
-    """Knowledge of a collection, for pairs without their own."""
-    read_again: Callable[..., Model] | None = None
-    """Reads its folder in another process; None of a model that was not read from one."""
+    def __reduce__(self) -> tuple[type[Reranker], tuple[Model]]:
+        return Reranker, (self.model,)
 
     @property
-    @abstractmethod
-    def families(self) -> Sequence[str]:
-        """Families of ``rerankers/features`` that it reads."""
+    def name(self) -> str:
+        """Name of the model."""
+        return self.model.name
 
     @property
-    def device(self) -> str:
-        """Type of the device that it computes on."""
-        return "cpu"
-
-    @property
-    def description(self) -> str:
-        """Use of a first stage's scores, for reports."""
-        return "λ = 1 (its score contains the first stage's)"
-
-    @abstractmethod
-    def score(
-        self, pairs: Pairs, progress: Progress = silent
-    ) -> npt.NDArray[np.floating]:
-        """Scores [P], higher is better; RerankerError if one is not a finite number, or a batch
-        does not fit into memory."""
-
-    def stages(
-        self,
-        pairs: Pairs,
-        progress: Progress = silent,
-        first_stage: str = "first stage",
-    ) -> Iterator[tuple[str, npt.NDArray[np.floating]]]:
-        """Names and scores [P] of the steps to the result, which is the last one; ``first_stage``
-        is the name of the search that found the pairs."""
-        yield self.name, self.score(pairs, progress)
-
-    @abstractmethod
-    def files(self) -> Mapping[str, bytes]:
-        """File name -> content of its own files in a checkpoint."""
-
-    @property
-    def reads_given(self) -> bool:
-        """Whether texts, and what a first stage gives of scores and order, suffice for it."""
-        return self.reads == "lists" or (
-            self.reads == "posts" and self.signals <= {PRIOR}
-        )
-
-    @property
-    def explains(self) -> Literal["matches", "contributions", ""]:
-        """Kind of the reasons that it gives for its scores, if it does."""
-        return ""
-
-    def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Reasons for the scores of the pairs ``rows``, None of a model that gives none; the pairs
-        are the list of one query, which also says how its other posts do."""
-        return None
-
-    @cached_property
-    def signals(self) -> set[str]:
-        """Names of the signals that it reads; see :attr:`tweetrerank.rerankers.pairs.Pairs.signals`."""
-        return features.signals_of(self.families)
+    def directory(self) -> Path:
+        """Folder of the model's checkpoint."""
+        return self.model.directory
 
     @property
     def numbers(self) -> list[str]:
-        """Names of the numbers beside the text that it reads."""
-        return numbers_of(self.signals)
-
-    def unknown_numbers(self, pairs: Pairs) -> str:
-        """Numbers of posts without a number that it reads, for messages; "" if all have all."""
-        known = {name: pairs.signals.get(NUMBER + name) for name in self.numbers}
-        counts = {
-            n: len(pairs) if v is None else np.isnan(v).sum() for n, v in known.items()
-        }
-        found = [f"{name} of {count:,}" for name, count in counts.items() if count]
-        problem = f"{self.name} reads numbers that are not known: {', '.join(found)}"
-        return f"{problem} of {len(pairs):,} posts" if found else ""
-
-    def remembering(self, max_bytes: int) -> Self:
-        """A model that keeps what it reads of the last posts, if it has use for that."""
-        return self
-
-    @property
-    def counts(self) -> Counter[str]:
-        """``hits``, posts found among the kept ones; ``misses``; and ``bytes`` of the kept ones."""
-        return Counter()
-
-    def warm_up(self) -> None:
-        """Score pairs as requests bring them: first uses would make the first ones slow."""
-        self.score(SOME)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled model, or a copy, is its folder, which is read again."""
-        if self.read_again is None or not (self.directory / "config.json").exists():
-            raise RerankerError(
-                f"found {self.name} without a folder, which cannot be copied to another process; "
-                "save it by rerankers.checkpoint.save, and load it"
-            )
-        place = self.directory.absolute(), self.name, self.device, self.idf.source
-        return self.read_again, (
-            *place,
-            getattr(self, "batch_size", 256),
-            dict(self.resources),
-        )
-
-    def __repr__(self) -> str:
-        return f"Model({self.name!r}, {str(self.directory)!r})"
+        """Names of the numeric fields of records that the model reads."""
+        return self.model.numbers
 
     def rank(
         self,
@@ -217,33 +94,21 @@ class Model(ABC):
     ) -> list[RankedPost]:
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
-        They are texts, (text, URL) of posts with a link, or records with ``text``, ``url``, and the
-        :attr:`numbers` that the model reads. ``top_k`` None returns all. For a first stage's
-        ``scores``, the model's share ``weight``, ``in_order`` and errors see :meth:`predict`.
+        Posts are texts, (text, URL), or records with ``text``, ``url`` and the
+        :attr:`numbers` of the model. ``top_k`` None returns all. For a first stage's
+        ``scores``, the model's share ``weight``, ``in_order`` and errors see
+        :meth:`predict`.
         """
-        # The items of a mapping are its keys.
-        if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
-            raise RerankerError(
-                f"posts: found {short(posts)}, expected a list of posts"
-            )
-        if not isinstance(query, str):
-            raise RerankerError(f"query: found {short(query)}, expected a text")
-        posts = list(posts)  # In a pandas.Series, a number is a label.
-        if top_k is not None and (not isinstance(top_k, Integral) or top_k < 0):
-            raise RerankerError(
-                f"top_k: found {top_k}, expected 0 or more, or None for all posts"
-            )
-        values = self.predict(
-            [(query, post) for post in posts], scores, weight, in_order
-        )
-        ranked = []
-        for row in np.argsort(-values, kind="stable")[:top_k].tolist():
-            ranked.append(
-                RankedPost(row, float(values[row]), _text_and_url(posts[row])[0])
-            )
-            if isinstance(record := posts[row], Mapping):
-                ranked[-1].id = record.get("id", record.get("doc_id"))
-        return ranked
+        _check_query(query)
+        posts = _list_of_posts(posts)
+        _check_top_k(top_k)
+        pairs = [(query, post) for post in posts]
+        values = self.predict(pairs, scores, weight, in_order)
+        best_first = np.argsort(-values, kind="stable")[:top_k]
+        return [
+            _ranked_post(row, float(values[row]), posts[row])
+            for row in best_first.tolist()
+        ]
 
     def predict(
         self,
@@ -251,259 +116,229 @@ class Model(ABC):
         scores: Iterable[float] | None = None,
         weight: float | None = None,
         in_order: bool = False,
-    ) -> npt.NDArray[np.floating]:
+    ) -> Scores:
         """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
 
-        With the ``scores`` [P] of a first stage, the result is their mixture: λ · model + (1 − λ) ·
-        first stage, after both were scaled to [0, 1] over the pairs of each query; λ is ``weight``,
-        or the one tuned with the checkpoint. Models over features take the pairs of a query as its
-        list of candidates, and these scores as a feature; their own score is the result unless
-        there is a ``weight``. ``window`` does without scores, and then reads an order, best first,
-        if the pairs are ``in_order``. The others miss the scores of the lexical rankers, which
-        ``pipeline.search`` gives them, and then rank worse, with a warning.
+        With the ``scores`` [P] of a first stage, the result is their mixture:
+        λ · model + (1 − λ) · first stage, both scaled to [0, 1] over the pairs of each
+        query. λ is ``weight``, or the one tuned with the checkpoint.
 
-        For forms of a post see :meth:`rank`; a text of more than 1,000 characters has the score of
-        its best passage. Raises RerankerError if a pair or a score is none, or λ is missing.
+        Models over features take the pairs of a query as its list of candidates, and
+        the scores as a feature. Their score is the result unless there is a
+        ``weight``. ``window`` needs no scores; it reads an order, best first, if the
+        pairs are ``in_order``. Other models over features lack the scores of the
+        lexical rankers, rank worse, and warn.
+
+        For forms of a post see :meth:`rank`. A text of more than 1,000 characters has
+        the score of its best passage. Raises RerankerError for a malformed pair or
+        score, and for scores without a λ.
         """
         if not isinstance(pairs, Iterable):
             raise RerankerError(
-                f"pairs: found {short(pairs)}, expected a list of (query, post)"
+                f"pairs: {short(pairs)} is no list; give a list of (query, post)"
             )
-        pairs = [*pairs]
-        known = _distinct(pairs)
-        records = [post if isinstance(post, Mapping) else {} for _, post in pairs]
-        signals: dict[str, npt.NDArray[np.floating]] = {
+        pairs = list(pairs)
+        distinct = _distinct(pairs)
+        first: Scores | None = None
+        if scores is not None:
+            first = _checked_scores(scores, len(distinct))
+        _check_weight(weight, has_scores=first is not None)
+        is_few = len(distinct) <= FEW and self.model.device == "cpu"
+        model = self.model
+        if is_few:
+            model = self._remembering_words
+        if first is not None:
+            model = _mixture(model, weight)
+        signals = self._numbers_of(pairs)
+        signals.update(_first_stage_signals(distinct, first, in_order))
+        distinct = dataclasses.replace(distinct, signals=signals)
+        _warn_of_missing(self.model, distinct)
+        with _threads(is_few):
+            return model.score(distinct)
+
+    def _numbers_of(self, pairs: Sequence[tuple[str, Post]]) -> dict[str, Scores]:
+        """Numeric fields of posts that are records: signal -> [P]."""
+        if not self.numbers:
+            return {}
+        records: list[Mapping[str, object]] = []
+        for _, post in pairs:
+            records.append(post if isinstance(post, Mapping) else {})
+        return {
             NUMBER + name: np.array([number_of(record.get(name)) for record in records])
             for name in self.numbers
         }
-        first = None if scores is None else _checked(scores, len(known))
-        if first is None and weight is not None:
-            raise RerankerError(
-                f"weight: found {weight} without scores to mix, expected `scores`"
-            )
-        if weight is not None and not (isinstance(weight, Real) and 0 <= weight <= 1):
-            raise RerankerError(
-                f"weight: found {weight}, expected a number from 0 to 1"
-            )
-        is_few = len(known) <= FEW and self.device == "cpu"
-        model = self._of_few if is_few else self
-        places = places_of(
-            known.query_index, np.zeros(len(known)) if first is None else first
+
+    @cached_property
+    def _remembering_words(self) -> Model:
+        """The model with a cache of words, but of no posts."""
+        return self.model.remembering(0)
+
+
+def _threads(is_few: bool) -> AbstractContextManager[object]:
+    """For few pairs, waiting for a second thread takes longer than its share."""
+    if is_few:
+        return one_thread_each()
+    return nullcontext()
+
+
+def _mixture(model: Model, weight: float | None) -> Model:
+    if weight is None:
+        return with_weight(model)
+    return Mixed.of(model, weight)
+
+
+def _first_stage_signals(
+    pairs: Pairs, scores: Scores | None, in_order: bool
+) -> dict[str, Scores]:
+    """Signals of a first stage's scores, or of the order of the pairs: name -> [P]."""
+    if scores is not None:
+        places = places_of(pairs.query_index, scores)
+        prior = prior_of_rank(places.astype(np.int64))
+        return {FIRST_STAGE: scores, ORDER: places, PRIOR: prior}
+    if in_order:
+        return {ORDER: places_of(pairs.query_index, np.zeros(len(pairs)))}
+    return {}
+
+
+def _warn_of_missing(model: Model, pairs: Pairs) -> None:
+    """Warn of signals that the model was trained with and the pairs lack."""
+    if isinstance(model, Mixed):
+        model = model.model
+    missing = sorted(model.signals - pairs.signals.keys())
+    if model.reads != "lists" and missing:
+        warn(
+            f"{model.name} was trained with {', '.join(missing)}, which texts alone do "
+            "not have; without them window ranks better"
         )
-        if first is not None:
-            model = model.mixed() if weight is None else Mixed.of(model, weight)
-            priors = prior_of_rank(places.astype(np.int64))
-            signals |= {FIRST_STAGE: first, ORDER: places, PRIOR: priors}
-        elif in_order:
-            signals[ORDER] = places
-        known = dataclasses.replace(known, signals=signals)
-        self._warn_of_missing(known)
-        # Of few, waiting for a second thread takes longer than its share.
-        with one_thread_each() if is_few else nullcontext():
-            return model.score(known)
-
-    def _warn_of_missing(self, pairs: Pairs) -> None:
-        """Warn of signals that the model was trained with and the pairs lack."""
-        if self.reads != "lists" and (
-            missing := sorted(self.signals - pairs.signals.keys())
-        ):
-            warn(
-                f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
-                "have; without them window ranks better"
-            )
-        if unknown := self.unknown_numbers(pairs):
-            warn(unknown)
-
-    def tuned_weight(self) -> float | None:
-        """The λ that was tuned with the checkpoint; None of a model that is not mixed."""
-        return None
-
-    def mixed(self, weight: float | None = None, origin: str = "tuned") -> Model:
-        """The model with λ, by default the tuned one; as it is, if its score contains a first
-        stage's."""
-        weight = self.tuned_weight() if weight is None else weight
-        if weight is None or self.reads != "posts":
-            return self
-        return Mixed.of(self, weight, origin)
-
-    @cached_property
-    def _of_few(self) -> Self:
-        """It remembers the words that it has read, but no post."""
-        return self.remembering(0)
+    message = model.unknown_numbers(pairs)
+    if message:
+        warn(message)
 
 
-def _of_model(name: str) -> Any:
-    """A member of :class:`Mixed` that is its model's."""
-    return property(lambda mixed: getattr(mixed.model, name))
+def _ranked_post(index: int, score: float, post: Post) -> RankedPost:
+    text, _ = _text_and_url(post)
+    ranked = RankedPost(index, score, text)
+    if isinstance(post, Mapping):
+        ranked.id = post.get("id", post.get("doc_id"))
+    return ranked
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Mixed(Model):
-    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2). It reads
-    lists: both scores are scaled to [0, 1] over the pairs of each query. Without scores of a first
-    stage its score is the model's, and where they are unknown its order."""
-
-    reads = "lists"
-
-    model: Model
-    weight: float  # λ, the model's share
-    origin: str = "given"  # Origin of λ, for reports
-
-    # The model's own.
-    families, device, reads_given = map(
-        _of_model, ("families", "device", "reads_given")
-    )
-    explains, explain, files = map(_of_model, ("explains", "explain", "files"))
-    counts, warm_up = map(_of_model, ("counts", "warm_up"))
-    _warn_of_missing = _of_model("_warn_of_missing")
-
-    @classmethod
-    def of(cls, model: Model, weight: float, origin: str = "given") -> Mixed:
-        """A model with its λ."""
-        known = {
-            field.name: getattr(model, field.name)
-            for field in dataclasses.fields(Model)
-        }
-        return cls(model=model, weight=weight, origin=origin, **known)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Mixed.of, (self.model, self.weight, self.origin)
-
-    @cached_property
-    def signals(self) -> set[str]:
-        """The model's, and the scores that are mixed with its own."""
-        return self.model.signals | ({FIRST_STAGE} if self.weight < 1 else set())
-
-    @property
-    def description(self) -> str:
-        """λ and its origin."""
-        return f"λ = {self.weight:g} ({self.origin})"
-
-    def score(
-        self, pairs: Pairs, progress: Progress = silent
-    ) -> npt.NDArray[np.floating]:
-        """The mixture [P], from 0 to 1."""
-        *_, (_, scores) = self.stages(pairs, progress)
-        return scores
-
-    def stages(
-        self,
-        pairs: Pairs,
-        progress: Progress = silent,
-        first_stage: str = "first stage",
-    ) -> Iterator[tuple[str, npt.NDArray[np.floating]]]:
-        """The model's scores, and the mixture unless λ is 1."""
-        scores = self.model.score(pairs, progress)
-        yield self.name, scores
-        first = pairs.signals.get(FIRST_STAGE)
-        if self.weight == 1 or first is None:
-            return
-        mixture = np.zeros(len(pairs))
-        for rows in lists_of(pairs.query_index):
-            known = (
-                np.nan_to_num(first[rows])
-                if np.isnan(first[rows]).all()
-                else first[rows]
-            )
-            lexical, own = minmax(known.tolist()), minmax(scores[rows].tolist())
-            mixture[rows] = mix(lexical, own, self.weight)
-        check_finite(mixture)
-        yield f"{self.name} + {first_stage} (λ = {self.weight:g})", mixture
-
-    def remembering(self, max_bytes: int) -> Self:
-        """The mixture of a model that keeps what it reads of the last posts."""
-        return dataclasses.replace(self, model=self.model.remembering(max_bytes))
-
-
-def minmax(scores: Sequence[float]) -> list[float]:
-    """(s − min) / (max − min) of each score, from 0 to 1; 0.5 if all are equal. Libraries choose 0,
-    0.5 or 1 then; a constant does not change a ranking."""
-    low, high = min(scores, default=0.0), max(scores, default=0.0)
-    if low == high:
-        return [0.5] * len(scores)
-    return [(score - low) / (high - low) for score in scores]
-
-
-def mix(
-    lexical: Sequence[float], neural: Sequence[float], weight: float
-) -> list[float]:
-    """``weight`` · neural + (1 − ``weight``) · lexical, of normalised scores in the same order."""
-    both = zip(lexical, neural, strict=True)
-    return [weight * new + (1 - weight) * first for first, new in both]
+# Checks of arguments
 
 
 def short(value: object) -> str:
     """The beginning of a value, for messages."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:59]}…"
+    text = repr(value)
+    if len(text) <= 60:
+        return text
+    return f"{text[:59]}…"
 
 
-def check_finite(scores: npt.NDArray[np.floating]) -> None:
-    """Raise RerankerError unless all scores are finite numbers."""
-    if not np.isfinite(scores).all():
+def _check_query(query: object) -> None:
+    if not isinstance(query, str):
+        raise RerankerError(f"query: {short(query)} is no text")
+
+
+def _list_of_posts(posts: Iterable[Post]) -> list[Post]:
+    # The items of a mapping are its keys.
+    if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
+        raise RerankerError(f"posts: {short(posts)} is no list of posts")
+    return list(posts)  # In a pandas.Series, a number is a label.
+
+
+def _check_top_k(top_k: object) -> None:
+    if top_k is None:
+        return
+    if not isinstance(top_k, Integral) or top_k < 0:
         raise RerankerError(
-            f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers among "
-            f"{len(scores)}, expected none: the checkpoint's weights are damaged or training "
-            "diverged; train again with a smaller learning rate or restore the checkpoint"
+            f"top_k: found {top_k}, expected 0 or more, or None for all posts"
         )
 
 
-def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
-    """Scores of a first stage [P]."""
+def _check_weight(weight: object, has_scores: bool) -> None:
+    if weight is None:
+        return
+    if not has_scores:
+        raise RerankerError(
+            f"weight: {weight} needs scores to mix with; give `scores` of a first stage"
+        )
+    if not isinstance(weight, Real) or not 0 <= weight <= 1:
+        raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
+
+
+def _checked_scores(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
+    """First-stage scores as an array [P]."""
     try:
-        values = np.array([*scores], dtype=np.float64).reshape(-1)
+        values = np.array(list(scores), dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
         raise RerankerError(
             f"scores: found {short(scores)}, expected {count} numbers"
         ) from None
-    is_right = np.abs(values) <= np.finfo(np.float32).max
-    if len(values) != count or not is_right.all():
+    is_finite = np.abs(values) <= np.finfo(np.float32).max
+    if len(values) != count or not is_finite.all():
         raise RerankerError(
-            f"scores: found {len(values)} numbers, {int((~is_right).sum())} of them not finite in "
-            f"single precision, expected a finite one for each of {count} posts"
+            f"scores: found {len(values)} numbers, {int((~is_finite).sum())} of them "
+            "not finite in single precision, expected a finite one for each of "
+            f"{count} posts"
         )
     return values
 
 
-def _distinct(pairs: Sequence[Any]) -> Pairs:
-    """Pairs, checked, in which a query and a post stand once; of long texts the best passages."""
-    found = []
+def _distinct(pairs: Sequence[object]) -> Pairs:
+    """Checked pairs, each query and post once; long texts become their best passage."""
+    queries: list[str] = []
+    texts: list[str] = []
+    urls: list[str] = []
     for pair in pairs:
-        if not (
-            isinstance(pair, tuple | list)
-            and len(pair) == 2
-            and isinstance(pair[0], str)
-        ):
-            raise RerankerError(f"found the pair {pair!r}, expected (query, post)")
-        found.append((pair[0], *_text_and_url(pair[1])))
-    queries: dict[str, int] = {}
-    posts: dict[tuple[str, str], int] = {}
-    read = best_passages([query for query, *_ in found], [text for _, text, _ in found])
-    places = [
-        (
-            queries.setdefault(query, len(queries)),
-            posts.setdefault((text, url), len(posts)),
-        )
-        for (query, _, url), text in zip(found, read, strict=True)
-    ]
-    rows = np.array(places, dtype=np.int64).reshape(-1, 2)
-    texts, urls = [text for text, _ in posts], [url for _, url in posts]
-    return Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
+        query, post = _checked_pair(pair)
+        text, url = _text_and_url(post)
+        queries.append(query)
+        texts.append(text)
+        urls.append(url)
+    rows_of_queries: dict[str, int] = {}
+    rows_of_posts: dict[tuple[str, str], int] = {}
+    query_index = []
+    post_index = []
+    for query, text, url in zip(
+        queries, best_passages(queries, texts), urls, strict=True
+    ):
+        query_row = rows_of_queries.setdefault(query, len(rows_of_queries))
+        post_row = rows_of_posts.setdefault((text, url), len(rows_of_posts))
+        query_index.append(query_row)
+        post_index.append(post_row)
+    return Pairs(
+        list(rows_of_queries),
+        [text for text, _ in rows_of_posts],
+        [url for _, url in rows_of_posts],
+        np.array(query_index, dtype=np.int64),
+        np.array(post_index, dtype=np.int64),
+    )
 
 
-def _text_and_url(post: Any) -> tuple[str, str]:
+def _checked_pair(pair: object) -> tuple[str, object]:
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        query, post = pair
+        if isinstance(query, str):
+            return query, post
+    raise RerankerError(f"the pair {pair!r} is no (query, post)")
+
+
+def _text_and_url(post: object) -> tuple[str, str]:
     """A post's text and its URL ("" without one), checked."""
     if isinstance(post, str):
         return post, ""
-    text, url = None, None
+    text: object = None
+    url: object = None
     if isinstance(post, Mapping):
-        text, url = post.get("text"), post.get("url")
+        text = post.get("text")
+        url = post.get("url")
     elif isinstance(post, tuple | list) and len(post) == 2:
         text, url = post
-    if isinstance(text, str) and (
-        isinstance(url, str) or url is None or url != url
-    ):  # NaN
-        return text, url if isinstance(url, str) else ""
+    if url is None or url != url:  # NaN in a column of a data frame
+        url = ""
+    if isinstance(text, str) and isinstance(url, str):
+        return text, url
     raise RerankerError(
-        f"found the post {post!r}, expected a text, (text, URL), or a record with text and url"
+        f"the post {post!r} has no text; give a text, (text, URL), or a record with "
+        "text and url"
     )

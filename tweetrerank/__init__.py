@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tweetrerank.pipeline.ranking.ranker import Ranking as Ranking
     from tweetrerank.pipeline.ranking.stage_table import Evaluation as Evaluation
     from tweetrerank.pipeline.usage_error import UsageError as UsageError
-    from tweetrerank.rerankers.reranker import Model as Reranker  # noqa: F401
     from tweetrerank.rerankers.reranker import RankedPost as RankedPost
+    from tweetrerank.rerankers.reranker import Reranker as Reranker
     from tweetrerank.rerankers.reranker_error import RerankerError as RerankerError
 
 _ROOT = Path(__file__).parent.parent

@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.rerankers.features.meaning import unit
-from tweetrerank.rerankers.reranker import Progress, silent
+from tweetrerank.rerankers.model import Progress, silent
 from tweetrerank.rerankers.text.lexicon import Lexicon
 from tweetrerank.rerankers.text.spaces import AdaptedSpace, general, quantized
 

@@ -11,7 +11,8 @@ from tweetrerank.pipeline.collections.topics import Topic
 from tweetrerank.pipeline.text import did_you_mean, listed
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.explanation import Explanation, Reasons
-from tweetrerank.rerankers.reranker import Mixed, Model
+from tweetrerank.rerankers.mixed import Mixed
+from tweetrerank.rerankers.model import Model
 
 MOVERS = 3
 """Posts shown of those with the largest gains in rank, and of those with the largest losses."""

@@ -37,7 +37,8 @@ from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers import registry
-from tweetrerank.rerankers.reranker import Mixed, Model
+from tweetrerank.rerankers.mixed import Mixed, with_weight
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.vocabulary import Idf
 
@@ -214,7 +215,7 @@ class RankerSpecification:
         if self.weight is not None:
             return Mixed.of(model, self.weight)
         if self.default_weight is not None:
-            return model.mixed(self.default_weight, "given")
+            return with_weight(model, self.default_weight, "given")
         return tuned(model, self.collection, has_scores=bool(self.candidates))
 
 
@@ -343,8 +344,8 @@ def mixed(
         return Mixed.of(model, weight)
     tuning = tuning_of(model.directory, key)
     if tuning:
-        return model.mixed(tuning.weight, tuning.origin)
-    return model.mixed(UNTUNED_WEIGHT, f"not tuned: {advice}")
+        return with_weight(model, tuning.weight, tuning.origin)
+    return with_weight(model, UNTUNED_WEIGHT, f"not tuned: {advice}")
 
 
 class Source(NamedTuple):

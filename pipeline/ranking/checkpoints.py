@@ -28,8 +28,8 @@ from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers import registry
+from tweetrerank.rerankers.model import TUNING_FILE, Model
 from tweetrerank.rerankers.pairs import PRIOR
-from tweetrerank.rerankers.reranker import TUNING_FILE, Model
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.vocabulary import Idf
 

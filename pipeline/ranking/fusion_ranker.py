@@ -37,7 +37,7 @@ from tweetrerank.pipeline.ranking.retrievers import (
 )
 from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
-from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.model import Model
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 SIGNAL = "signal:"  # Prefix of the feature families that read a ranker's scores

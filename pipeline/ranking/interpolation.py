@@ -18,7 +18,8 @@ from tweetrerank.pipeline.collections.collection import OWN, models_directory
 from tweetrerank.pipeline.collections.trec import Run, single_precision
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
-from tweetrerank.rerankers.reranker import TUNING_FILE, minmax, mix
+from tweetrerank.rerankers.mixed import minmax, mix
+from tweetrerank.rerankers.model import TUNING_FILE
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]

@@ -10,7 +10,7 @@
 all rank by a :class:`Ranker`, which :func:`tweetrerank.ranker` builds. A
 :class:`tweetrerank.pipeline.ranking.fusion_ranker.Fusion` is a ranker whose candidates
 come from several retrievers. λ, the model's share in a mixture with the first stage,
-belongs to the model: :class:`tweetrerank.rerankers.reranker.Mixed`.
+belongs to the model: :class:`tweetrerank.rerankers.mixed.Mixed`.
 """
 
 import time
@@ -32,7 +32,7 @@ from tweetrerank.pipeline.ranking.retrievers import (
     with_resources,
 )
 from tweetrerank.pipeline.usage_error import UsageError
-from tweetrerank.rerankers.reranker import Model, Progress, silent
+from tweetrerank.rerankers.model import Model, Progress, silent
 from tweetrerank.rerankers.reranker_error import warn
 from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 

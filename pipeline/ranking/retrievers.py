@@ -29,6 +29,7 @@ from tweetrerank.pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
 from tweetrerank.pipeline.text import did_you_mean, listed, note, say
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.features.judged import JUDGED
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.pairs import (
     FIRST_STAGE,
     NUMBER,
@@ -41,7 +42,6 @@ from tweetrerank.rerankers.pairs import (
     places_of,
     prior_of_rank,
 )
-from tweetrerank.rerankers.reranker import Model
 from tweetrerank.rerankers.text.spaces import ADAPTED
 
 Signals = dict[str, npt.NDArray[np.floating]]  # Name -> [P] values of the pairs

@@ -41,8 +41,9 @@ from tweetrerank.pipeline.service.requests import LOG, RequestError, apart, log_
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.mixed import minmax, mix
+from tweetrerank.rerankers.model import PROBE, Model
 from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs, numbers_of
-from tweetrerank.rerankers.reranker import SOME, Model, minmax, mix
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.passages import best_passages
 
@@ -448,7 +449,7 @@ class Queue:
             return True
         with suppress(Exception):
             async with asyncio.timeout(CHECKED):
-                await self._run(partial(model.scorer.ask, model.name, SOME), len(SOME))
+                await self._run(partial(model.scorer.ask, model.name, PROBE), len(PROBE))
         return self._last >= started
 
     async def _run(self, work: Work, size: int) -> tuple[Scores, float, float]:

@@ -35,7 +35,7 @@ from tweetrerank.pipeline.training.validation import Outcome
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.logistic import logistic_regression
-from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.model import Model
 
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 HELD_OUT_FILE = "held_out.run.gz"

@@ -23,7 +23,7 @@ from tweetrerank.rerankers.networks.inputs import Tokenized
 from tweetrerank.rerankers.networks.network import Network, score_tokenized
 from tweetrerank.rerankers.networks.training.loop import Examples, compared_once
 from tweetrerank.rerankers.networks.training.loop import train as train_loop
-from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.spaces import general_vectors
 from tweetrerank.rerankers.text.vectors import read_vectors

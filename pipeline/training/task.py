@@ -49,9 +49,9 @@ from tweetrerank.rerankers.checkpoint import (
     OF_POSTS,
 )
 from tweetrerank.rerankers.features.judged import JUDGED
-from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.model import TUNING_FILE, Reads
+from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.pairs import NUMBER
-from tweetrerank.rerankers.reranker import TUNING_FILE, Reads
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 

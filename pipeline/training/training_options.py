@@ -12,7 +12,7 @@ from tweetrerank.pipeline.command.options import (
     positive_int,
 )
 from tweetrerank.pipeline.ranking.ranking_options import EngineOptions
-from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.networks.training.training_settings import Settings
 
 TRAINING = "training."  # Before the name of a setting of the training
 SETTINGS = [

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from tweetrerank.pipeline.collections.trec import Run
 from tweetrerank.pipeline.training.training_set import JudgedCandidates, TrainingSet
-from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.model import Model
+from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.vocabulary import Idf
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from tweetrerank.rerankers.networks.training.settings import RAO_2019, Settings
+from tweetrerank.rerankers.networks.training.training_settings import RAO_2019, Settings
 from tweetrerank.rerankers.pairs import PRIOR
 from tweetrerank.rerankers.text.words import Reading
 

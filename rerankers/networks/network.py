@@ -19,12 +19,7 @@ from safetensors.numpy import save
 
 from tweetrerank.rerankers import devices
 from tweetrerank.rerankers.explanation import Explanation
-from tweetrerank.rerankers.networks.base import Reranker
-from tweetrerank.rerankers.networks.inputs import TextEncoder, Tokenized
-from tweetrerank.rerankers.networks.models._mp_hcnn_matches import explain
-from tweetrerank.rerankers.networks.ngrams import fast_path
-from tweetrerank.rerankers.pairs import PRIOR, Pairs, lists_of
-from tweetrerank.rerankers.reranker import (
+from tweetrerank.rerankers.model import (
     TUNING_FILE,
     VOCABULARY,
     WEIGHTS,
@@ -33,6 +28,11 @@ from tweetrerank.rerankers.reranker import (
     check_finite,
     silent,
 )
+from tweetrerank.rerankers.networks.base import Reranker
+from tweetrerank.rerankers.networks.inputs import TextEncoder, Tokenized
+from tweetrerank.rerankers.networks.models._mp_hcnn_matches import explain
+from tweetrerank.rerankers.networks.ngrams import fast_path
+from tweetrerank.rerankers.pairs import PRIOR, Pairs, lists_of
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
@@ -98,7 +98,7 @@ class Network(Model):
     def score(
         self, pairs: Pairs, progress: Progress = silent
     ) -> npt.NDArray[np.float32]:
-        """Scores [P]; see :class:`tweetrerank.rerankers.reranker.Model`."""
+        """Scores [P]; see :class:`tweetrerank.rerankers.model.Model`."""
         pairs = pairs.with_resources(self.resources)
         tokenized = Tokenized.from_pairs(pairs, self.encoder, self.model)
         return score_tokenized(self.model, tokenized, self.batch_size, progress)

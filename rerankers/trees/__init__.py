@@ -1,1 +1,1 @@
-"""Boosted trees over features, which need no PyTorch; one file per model, besides shared ones."""
+"""Boosted trees over features: a file per model, and shared ones; no PyTorch."""

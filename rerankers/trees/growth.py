@@ -16,10 +16,12 @@ from tweetrerank.rerankers.trees.boosting import (
     lightgbm,
 )
 
-PATIENCE = 30  # Trees without a better AP on held-out topics that end the search for their number
+PATIENCE = 30
+"""Trees without a better AP on held-out topics after which the search for their number
+ends."""
 
 Report = Callable[[str], object]
-Callback = Callable[[Any], None]  # Of LightGBM
+Callback = Callable[[Any], None]  # Callback of LightGBM
 
 
 def grow(
@@ -32,36 +34,39 @@ def grow(
     progress: Report = lambda message: None,
     weights: npt.NDArray[np.float64] | None = None,
 ) -> list[str]:
-    """Trees for each objective, in LightGBM's text format, from the features ``values`` [P, K] of
-    pairs, with ``names`` [K]; some pairs are ``relevant`` [P]. Posts of a query, ``query_index``
-    [P], are ranked together; ``weights`` [P] are those of the pairs. Trees to ``start`` from are
-    extended, by half as many as are grown otherwise: what many collections taught them is kept
-    where a few topics of one's own say nothing. Raises RerankerError if LightGBM cannot grow any,
-    no topic has both a relevant and another post, or ``start`` has other objectives or features
-    that are not the first ones here."""
-    positives, queries = set(query_index[relevant]), set(query_index[~relevant])
-    if not positives & queries:
-        raise RerankerError(
-            "found no training topic with both a relevant and another post among its candidates"
-        )
+    """Grow trees for each objective; the result is in LightGBM's text format.
+
+    Args:
+        config: hyperparameters.
+        names: [K] names of the features.
+        values: [P, K] features of the pairs.
+        relevant: [P] whether a pair is relevant.
+        query_index: [P] query of each pair; posts of a query are ranked together.
+        start: trees to extend, by half as many as are grown otherwise. Lessons of many
+            collections stay where a few topics of a collection say nothing.
+        progress: callback with a message for each tree.
+        weights: [P] weights of the pairs.
+
+    Raises:
+        RerankerError: LightGBM cannot grow any tree, no topic has both a relevant and
+            another post, or ``start`` has other objectives or does not begin with the
+            same features.
+    """
+    _check_topics(relevant, query_index)
     if start:
-        starts_alike = tuple(names[: len(start.names)]) == tuple(start.names)
-        if not starts_alike or start.config.objectives != config.objectives:
-            raise RerankerError(
-                "found a model of other features or objectives to start from"
-            )
+        _check_start(config, names, start)
     order = np.argsort(query_index, kind="stable")
     _, sizes = np.unique(query_index, return_counts=True)
+    ordered_weights = None if weights is None else weights[order]
 
     def data(options: Mapping[str, Any]) -> Any:
         return lightgbm().Dataset(
             values[order],
             label=relevant[order].astype(np.int32),
-            weight=None if weights is None else weights[order],
+            weight=ordered_weights,
             group=sizes,
-            feature_name=[
-                name.replace(":", "/") for name in names
-            ],  # It refuses colons.
+            # LightGBM refuses colons.
+            feature_name=[name.replace(":", "/") for name in names],
             params=dict(options),
             free_raw_data=False,
         )
@@ -71,25 +76,43 @@ def grow(
         for row, objective in enumerate(config.objectives.split(",")):
             options = _options(config, objective, config.seed + row, bool(start))
             report = _counting(progress, f"{objective}, its number of trees: ")
-            count, first = (
-                _best_count(config, options, data(options), sizes, report),
-                None,
-            )
+            count = _best_count(config, options, data(options), sizes, report)
+            first = None
             if start:
-                count, first = -(-config.trees // 2), start.boosters[row]
-            how = {
-                "init_model": first,
-                "callbacks": [_counting(progress, f"{objective}, trees: ")],
-            }
-            lists.append(
-                lightgbm().train(options, data(options), count, **how).model_to_string()
+                count = -(-config.trees // 2)  # Half, rounded up
+                first = start.boosters[row]
+            booster = lightgbm().train(
+                options,
+                data(options),
+                count,
+                init_model=first,
+                callbacks=[_counting(progress, f"{objective}, trees: ")],
             )
+            lists.append(booster.model_to_string())
     except lightgbm().basic.LightGBMError as error:
         raise RerankerError(
             f"LightGBM cannot grow trees over these pairs ({error}); "
             "train with a greater `minimum_leaf`"
         ) from None
     return lists
+
+
+def _check_topics(relevant: npt.NDArray[np.bool_], query_index: Rows) -> None:
+    with_relevant = set(query_index[relevant])
+    with_others = set(query_index[~relevant])
+    if not with_relevant & with_others:
+        raise RerankerError(
+            "found no training topic with both a relevant and another post among its "
+            "candidates"
+        )
+
+
+def _check_start(config: BoostingConfig, names: Sequence[str], start: Trees) -> None:
+    has_names = tuple(names[: len(start.names)]) == tuple(start.names)
+    if not has_names or start.config.objectives != config.objectives:
+        raise RerankerError(
+            "found a model of other features or objectives to start from"
+        )
 
 
 def _best_count(
@@ -100,12 +123,15 @@ def _best_count(
     report: Callback,
 ) -> int:
     """The number of trees with the best AP on held-out topics, mean over the parts."""
-    if (parts := min(config.parts, len(sizes))) < 2:
+    parts = min(config.parts, len(sizes))
+    if parts < 2:
         return config.trees
     topics = np.random.default_rng(config.seed).permutation(len(sizes))
-    owners = np.repeat(np.arange(len(sizes)), sizes)
-    held_out = [np.isin(owners, part) for part in np.array_split(topics, parts)]
-    folds = [(np.flatnonzero(~each), np.flatnonzero(each)) for each in held_out]
+    owners = np.repeat(np.arange(len(sizes)), sizes)  # [P] topic of each pair
+    folds = []
+    for part in np.array_split(topics, parts):
+        is_held_out = np.isin(owners, part)
+        folds.append((np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)))
     figures = lightgbm().cv(
         options | {"metric": "map", "eval_at": [int(sizes.max())]},
         data,
@@ -120,6 +146,7 @@ def _best_count(
 def _options(
     config: BoostingConfig, objective: str, seed: int, is_extended: bool
 ) -> dict[str, Any]:
+    """Parameters of LightGBM."""
     return {
         **OBJECTIVES[objective],
         "lambdarank_truncation_level": config.truncation,
@@ -144,7 +171,8 @@ def _counting(progress: Report, label: str) -> Callback:
     """A callback of LightGBM that reports each tree."""
 
     def report(state: Any) -> None:
-        grown = state.iteration + 1 - state.begin_iteration
-        progress(f"{label}{grown} of {state.end_iteration - state.begin_iteration}")
+        count = state.iteration + 1 - state.begin_iteration
+        total = state.end_iteration - state.begin_iteration
+        progress(f"{label}{count} of {total}")
 
     return report

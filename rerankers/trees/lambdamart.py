@@ -1,22 +1,24 @@
 """LambdaMART: boosted regression trees over hand-made features.
 
-Christopher J. C. Burges: *From RankNet to LambdaRank to LambdaMART: An Overview*, 2010; the
-features are those of the baseline of Rao et al. (2019), section 4.2: query likelihood and four
-overlaps (``text``), the link (``text_url``), hashtags (``text_hashtag``), and all of them.
+Christopher J. C. Burges: *From RankNet to LambdaRank to LambdaMART: An Overview*, 2010.
+The features are those of the baseline of Rao et al. (2019), section 4.2: query
+likelihood and four overlaps (``text``), the link (``text_url``), hashtags
+(``text_hashtag``), and all of them.
 
-The paper leaves open: LightGBM grows the trees, and both grades of relevance count alike. Five
-parts of the training topics choose the number of trees; see :mod:`tweetrerank.rerankers.trees.growth`. On
-held-out training topics four leaves did better than eight or sixteen; leaves of 400 pairs, or 100
-ranks in the gradients' NDCG, changed AP by less than .007. As scores of two topics do not compare,
-query likelihood comes with its min–max value and its reciprocal rank in the topic's list.
+The paper leaves the rest open: LightGBM grows the trees, and both grades of relevance
+count alike. Five parts of the training topics choose the number of trees; see
+:mod:`tweetrerank.rerankers.trees.growth`. On held-out training topics four leaves did
+better than eight or sixteen. Leaves of 400 pairs, or 100 ranks in the gradients' NDCG,
+changed AP by less than .007. Scores of two topics do not compare, so query likelihood
+comes with its min–max value and its reciprocal rank in the topic's list.
 """
 
 from dataclasses import replace
 
-from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 
-TEXT = "first_stage,overlap"  # Names of files in rerankers/features
+TEXT = "first_stage,overlap"  # Names of feature families
 
 ALL = BoostingConfig(
     families=f"{TEXT},links,hashtags",
@@ -35,7 +37,7 @@ class Model(Trees):
     """A list of trees over a pair's features."""
 
     reads = "posts"
-    explains = ""  # A first stage's score is mixed in: contributions do not add up to the result.
+    explains = ""  # Contributions do not add up to a result with λ.
     configurations = named(
         all=ALL,
         text=replace(ALL, families=TEXT),

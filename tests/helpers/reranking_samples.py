@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from tweetrerank.rerankers import checkpoint, devices, features, registry
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.networks.base import Reranker
 from tweetrerank.rerankers.networks.inputs import TextEncoder
 from tweetrerank.rerankers.networks.network import Network
 from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs
 from tweetrerank.rerankers.registry import TREES
-from tweetrerank.rerankers.reranker import Model
 from tweetrerank.rerankers.text.vocabulary import Idf, Vocabulary
 from tweetrerank.rerankers.text.words import words
 from tweetrerank.rerankers.trees.boosting import Trees

@@ -32,7 +32,7 @@ from tweetrerank.pipeline.training.cross_validation import HeldOut, calibrate
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint
 from tweetrerank.rerankers.checkpoint import SHIPPED
-from tweetrerank.rerankers.reranker import Mixed
+from tweetrerank.rerankers.mixed import Mixed, with_weight
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 
@@ -234,7 +234,7 @@ def test_a_network_with_its_weight_is_a_model_of_lists(candidates: Candidates) -
     assert candidates.scored_by(mixed) == interpolate(FIRST, neural, 0.25)
     stages = [name for name, _ in mixed.stages(candidates.pairs(), first_stage="ql")]
     assert stages == ["mp_hcnn", "mp_hcnn + ql (λ = 0.25)"]
-    assert model.mixed(0.5).weight == 0.5
+    assert with_weight(model, 0.5).weight == 0.5
 
 
 def test_nothing_is_mixed_without_scores_or_with_all_weight(
@@ -253,7 +253,7 @@ def test_nothing_is_mixed_without_scores_or_with_all_weight(
 
 def test_trees_are_not_mixed() -> None:
     trees = small("window", "general")
-    assert trees.mixed(0.5) is trees
+    assert with_weight(trees, 0.5) is trees
 
 
 class Draws(NamedTuple):

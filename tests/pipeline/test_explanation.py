@@ -40,7 +40,7 @@ from tweetrerank.pipeline.ranking.ranker import Ranking
 from tweetrerank.pipeline.ranking.retrievers import Candidates
 from tweetrerank.rerankers.checkpoint import idf_from, save
 from tweetrerank.rerankers.explanation import shade_words, visible
-from tweetrerank.rerankers.reranker import Model
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.trees.fusion import Config
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""

@@ -51,8 +51,8 @@ from tweetrerank.pipeline.service.connections import tls_of
 from tweetrerank.pipeline.service.requests import LOG, RequestError
 from tweetrerank.pipeline.service.served_models import Workers
 from tweetrerank.rerankers import checkpoint as checkpoints
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.pairs import Pairs
-from tweetrerank.rerankers.reranker import Model
 
 
 @pytest.fixture(scope="module")

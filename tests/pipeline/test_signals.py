@@ -24,8 +24,8 @@ from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.pipeline.training import task
 from tweetrerank.pipeline.training.training_options import Options
 from tweetrerank.rerankers.explanation import placed
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.pairs import number_of
-from tweetrerank.rerankers.reranker import Model
 
 QUERY = f"{SUBJECTS[0]} {PLACES[0]}"
 LIKES = "stats.likes"

@@ -24,6 +24,7 @@ from helpers.reranking_samples import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tweetrerank.rerankers import checkpoint, devices, registry
+from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.networks.base import Reranker
 from tweetrerank.rerankers.networks.inputs import Tokenized
 from tweetrerank.rerankers.networks.network import Network, score_tokenized
@@ -35,7 +36,6 @@ from tweetrerank.rerankers.networks.training.loop import (
 )
 from tweetrerank.rerankers.pairs import Pairs
 from tweetrerank.rerankers.registry import TREES
-from tweetrerank.rerankers.reranker import Model
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 CPU = torch.device("cpu")

@@ -36,7 +36,7 @@ from tweetrerank.rerankers.networks.models.drmm import histograms
 from tweetrerank.rerankers.networks.models.pwim import PER_PLACE
 from tweetrerank.rerankers.networks.training import loop
 from tweetrerank.rerankers.networks.training.loop import Examples, make_optimizer, train
-from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.pairs import PRIOR, Pairs, prior_of_rank
 from tweetrerank.rerankers.text.words import (
     STOP_WORDS,

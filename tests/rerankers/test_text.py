@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nltk.stem import PorterStemmer
 
 from tweetrerank.rerankers.checkpoint import SHIPPED
-from tweetrerank.rerankers.reranker import VOCABULARY
+from tweetrerank.rerankers.model import VOCABULARY
 from tweetrerank.rerankers.text import words as reading
 from tweetrerank.rerankers.text.lexicon import Lexicon
 from tweetrerank.rerankers.text.ragged import code_points, distinct, distinct_grams

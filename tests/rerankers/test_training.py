@@ -28,7 +28,7 @@ from tweetrerank.rerankers.networks.training.loop import (
     compared_once,
     train,
 )
-from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 FAST = Settings(

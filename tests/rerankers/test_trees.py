@@ -1,4 +1,4 @@
-"""Trees: LightGBM's values by bit vectors, their growing, and posts that are kept between calls."""
+"""Trees: LightGBM's values by bit vectors, their growing, and cached posts."""
 
 import os
 import signal
@@ -42,6 +42,12 @@ def grown(leaves: int, **options: Any) -> lightgbm.Booster:
     return lightgbm.train(options, lightgbm.Dataset(values, label=labels), 20)
 
 
+def assert_same_values(booster: lightgbm.Booster, values: np.ndarray) -> None:
+    """The forest has LightGBM's values, bit for bit."""
+    [sums] = Forest([booster.model_to_string()]).sums(values)
+    np.testing.assert_array_equal(sums, booster.predict(values, num_threads=1))
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"zero_as_missing": True}, {"use_missing": False}]
 )
@@ -49,47 +55,57 @@ def grown(leaves: int, **options: Any) -> lightgbm.Booster:
 def test_trees_of_any_size_that_miss_values(
     leaves: int, options: dict[str, bool]
 ) -> None:
-    booster, values = grown(leaves, **options), random_features(300, 6)
-    (found,) = Forest([booster.model_to_string()]).sums(values)
-    np.testing.assert_array_equal(found, booster.predict(values, num_threads=1))
+    assert_same_values(grown(leaves, **options), random_features(300, 6))
 
 
 def test_a_value_at_a_threshold_goes_to_the_left() -> None:
     booster = grown(8)
-    thresholds = booster.trees_to_dataframe().query("abs(threshold) < 1e30")
-    columns = thresholds["split_feature"].str.removeprefix("Column_").astype(int)
+    splits = booster.trees_to_dataframe().query("abs(threshold) < 1e30")
+    columns = splits["split_feature"].str.removeprefix("Column_").astype(int)
     values = np.zeros((len(columns), 6), np.float32)
-    values[np.arange(len(columns)), columns] = thresholds["threshold"]
-    values = np.concatenate([values, np.nextafter(values, np.float32(9))])
-    (found,) = Forest([booster.model_to_string()]).sums(values)
-    np.testing.assert_array_equal(found, booster.predict(values, num_threads=1))
+    values[np.arange(len(columns)), columns] = splits["threshold"]
+    above = np.nextafter(values, np.float32(9))
+    assert_same_values(booster, np.concatenate([values, above]))
 
 
-def test_several_lists_and_trees_without_a_split() -> None:
-    lists = [grown(4), grown(2, min_gain_to_split=1e9), grown(7)]
-    trees, values = (
-        Forest([each.model_to_string() for each in lists]),
-        random_features(5, 6),
-    )
-    expected = [each.predict(values, num_threads=1) for each in lists]
-    np.testing.assert_array_equal(trees.sums(values), expected)
-    assert trees.sums(values[:0]).shape == (3, 0)
-    # A training of few pairs splits nothing.
-    constant = lists[1].model_to_string()
-    np.testing.assert_array_equal(Forest([constant]).sums(values), expected[1:2])
-    nothing = constant.partition("Tree=0")[0] + "end of trees"
-    assert Forest([nothing]).sums(values).tolist() == [[0.0] * 5]
+def test_several_lists_are_summed_apart() -> None:
+    boosters = [grown(4), grown(2, min_gain_to_split=1e9), grown(7)]
+    forest = Forest([booster.model_to_string() for booster in boosters])
+    values = random_features(5, 6)
+    expected = [booster.predict(values, num_threads=1) for booster in boosters]
+    np.testing.assert_array_equal(forest.sums(values), expected)
+    assert forest.sums(values[:0]).shape == (3, 0)
 
 
-def test_larger_trees_and_other_kinds_are_errors() -> None:
-    with pytest.raises(
-        RerankerError, match=r"leaves: found 65, expected .*, 64 at most"
-    ):
+def test_trees_without_a_split() -> None:
+    """A training on few pairs splits nothing."""
+    assert_same_values(grown(2, min_gain_to_split=1e9), random_features(5, 6))
+
+
+def test_a_list_without_trees() -> None:
+    header = grown(2).model_to_string().partition("Tree=0")[0]
+    sums = Forest([f"{header}end of trees"]).sums(random_features(5, 6))
+    assert sums.tolist() == [[0.0] * 5]
+
+
+def test_a_setting_of_too_many_leaves_is_an_error() -> None:
+    message = r"leaves: found 65, expected .*, 64 at most"
+    with pytest.raises(RerankerError, match=message):
         BoostingConfig(leaves=65, families="links")
-    with pytest.raises(ValueError, match="65 leaves, 64 at most"):
-        Forest([grown(65).model_to_string()])
-    with pytest.raises(ValueError, match="linear leaves"):
-        Forest([grown(4, linear_tree=True).model_to_string()])
+
+
+@pytest.mark.parametrize(
+    ("leaves", "options", "message"),
+    [
+        (65, {}, "65 leaves, 64 at most"),
+        (4, {"linear_tree": True}, "linear leaves"),
+    ],
+)
+def test_larger_trees_and_other_kinds_are_errors(
+    leaves: int, options: dict[str, bool], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Forest([grown(leaves, **options).model_to_string()])
 
 
 def fitted(
@@ -104,6 +120,10 @@ def test_training_is_independent_of_the_order_of_topics() -> None:
     order = np.argsort(-pairs.query_index, kind="stable")
     turned = fitted(pairs.take(order), relevant[order])
     assert turned.files() == fitted(pairs, relevant).files()
+
+
+def test_training_needs_a_topic_with_both_grades() -> None:
+    pairs, relevant = samples.pairs_that_rm3_orders()
     with pytest.raises(RerankerError, match="found no training topic with both"):
         fitted(pairs, np.zeros_like(relevant))
 
@@ -111,87 +131,103 @@ def test_training_is_independent_of_the_order_of_topics() -> None:
 def test_parts_choose_few_trees_for_random_labels() -> None:
     pairs, _ = samples.pairs_that_rm3_orders()
     noise = np.random.default_rng(1).random(len(pairs)) < 0.3
-    ((few,), (every,)) = (
-        fitted(pairs, noise, trees=40, parts=n).boosters for n in (3, 0)
-    )
-    assert 1 <= few.num_trees() < every.num_trees() == 40
+    [chosen] = fitted(pairs, noise, trees=40, parts=3).boosters
+    [all_trees] = fitted(pairs, noise, trees=40, parts=0).boosters
+    assert 1 <= chosen.num_trees() < all_trees.num_trees() == 40
 
 
 def test_every_tree_is_progress() -> None:
-    told: list[str] = []
-    fitted(*samples.pairs_that_rm3_orders(), told.append, trees=3, parts=2)
-    counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
-    assert told[:3] == counts
-    assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
+    messages: list[str] = []
+    pairs, relevant = samples.pairs_that_rm3_orders()
+    fitted(pairs, relevant, messages.append, trees=3, parts=2)
+    assert messages[:3] == [
+        "lambdarank, its number of trees: 1 of 3",
+        "lambdarank, its number of trees: 2 of 3",
+        "lambdarank, its number of trees: 3 of 3",
+    ]
+    growing = messages[3:]
+    assert growing
+    assert all(message.startswith("lambdarank, trees: ") for message in growing)
 
 
 IDF = samples.encoder().idf
 OTHER_IDF = Idf.from_document_frequencies(
     {"bbc": 3, "cuts": 1}, 10, "counted elsewhere"
 )
-EVERY = [*samples.POSTS, *((text, text) for text in samples.AWKWARD.values()), ("", "")]
-PAIRS = samples.all_pairs([*samples.QUERIES, "zzz new"], EVERY)
+AWKWARD = [(text, text) for text in samples.AWKWARD.values()]
+POSTS = [*samples.POSTS, *AWKWARD, ("", "")]
+PAIRS = samples.all_pairs([*samples.QUERIES, "zzz new"], POSTS)
 
 
 def values(
-    pairs: Pairs, idf: Idf = IDF, known: RecentPosts | None = None
+    pairs: Pairs, idf: Idf = IDF, cache: RecentPosts | None = None
 ) -> list[object]:
-    lists = features.CandidateLists(pairs, WINDOW_FAMILIES, idf, known)
+    """Features of each list, with -1 for unknown ones."""
+    lists = features.CandidateLists(pairs, WINDOW_FAMILIES, idf, cache)
     return [
         np.nan_to_num(lists.features(rows), nan=-1.0).tolist() for rows in lists.rows
     ]
 
 
-def of_query(number: int) -> Pairs:
+def pairs_of_query(number: int) -> Pairs:
     return PAIRS.take(np.flatnonzero(PAIRS.query_index == number))
 
 
 @pytest.mark.parametrize("max_bytes", [0, 40_000, 10**6])
-def test_features_are_those_of_posts_that_are_read(max_bytes: int) -> None:
-    """With new and known posts, and with posts that are dropped."""
-    kept = RecentPosts(max_bytes)
+def test_cached_posts_do_not_change_features(max_bytes: int) -> None:
+    """With new and cached posts, and with posts that are dropped."""
+    cache = RecentPosts(max_bytes)
     for number in [*range(len(samples.QUERIES)), 0]:
-        pairs = of_query(number)
+        pairs = pairs_of_query(number)
         half = pairs.take(np.arange(len(pairs) // 2))
-        for part in (half, pairs):
-            assert values(part, known=kept) == values(part)
-            assert kept.bytes <= max_bytes
-    assert (kept.hits > 0) == (kept.bytes > 0) == (max_bytes > 0)
+        assert values(half, cache=cache) == values(half)
+        assert values(pairs, cache=cache) == values(pairs)
+        assert cache.bytes <= max_bytes
+    assert (cache.hits > 0) == (cache.bytes > 0) == (max_bytes > 0)
 
 
-def test_posts_of_another_source_are_not_used() -> None:
-    kept, pairs = RecentPosts(10**6), of_query(0)
+def test_posts_of_another_source_of_frequencies_are_not_used() -> None:
+    cache = RecentPosts(10**6)
+    pairs = pairs_of_query(0)
     for idf in (IDF, OTHER_IDF, IDF):
-        assert values(pairs, idf, kept) == values(pairs, idf)
-    assert not kept.hits
-    words = kept.words(OTHER_IDF)
-    older = kept.reader(pairs, kept.words(IDF))
-    assert words is not kept.words(IDF)
-    kept.words(OTHER_IDF)
-    older(np.arange(len(EVERY)))  # of a call that began before
-    assert not kept.bytes
+        assert values(pairs, idf, cache) == values(pairs, idf)
+    assert not cache.hits
+
+
+def test_a_call_that_began_before_a_change_of_source_caches_nothing() -> None:
+    cache = RecentPosts(10**6)
+    words = cache.words(OTHER_IDF)
+    older = cache.reader(pairs_of_query(0), cache.words(IDF))
+    assert words is not cache.words(IDF)
+    cache.words(OTHER_IDF)
+    older(np.arange(len(POSTS)))
+    assert not cache.bytes
 
 
 def test_threads_share_the_posts() -> None:
-    kept, expected = (
-        RecentPosts(40_000),
-        [values(of_query(n)) for n in range(len(samples.QUERIES))],
-    )
+    cache = RecentPosts(40_000)
+    numbers = range(len(samples.QUERIES))
+    expected = [values(pairs_of_query(number)) for number in numbers]
     with ThreadPoolExecutor(4) as pool:
-        numbers = [*range(len(samples.QUERIES))] * 5
-        found = pool.map(lambda number: values(of_query(number), known=kept), numbers)
-        assert [*found] == expected * 5
-    assert 0 < kept.bytes <= kept.max_bytes
+        results = pool.map(
+            lambda number: values(pairs_of_query(number), cache=cache),
+            list(numbers) * 5,
+        )
+        assert list(results) == expected * 5
+    assert 0 < cache.bytes <= cache.max_bytes
 
 
-def test_a_model_keeps_posts() -> None:
-    ready = checkpoint.load(checkpoint.SHIPPED / "window" / "all")
-    scorer = ready.remembering(10**6)
-    pairs = of_query(0)
-    for hits in (0, len(EVERY)):
-        assert scorer.score(pairs).tolist() == ready.score(pairs).tolist()
-        assert (scorer.counts["hits"], scorer.counts["misses"]) == (hits, len(EVERY))
-    assert 0 < scorer.counts["bytes"] <= 10**6
+def test_a_model_with_a_cache_counts_hits() -> None:
+    plain = checkpoint.load(checkpoint.SHIPPED / "window" / "all")
+    remembering = plain.remembering(10**6)
+    pairs = pairs_of_query(0)
+    expected = plain.score(pairs).tolist()
+    assert remembering.score(pairs).tolist() == expected
+    assert remembering.counts["hits"] == 0
+    assert remembering.score(pairs).tolist() == expected
+    assert remembering.counts["hits"] == len(POSTS)
+    assert remembering.counts["misses"] == len(POSTS)
+    assert 0 < remembering.counts["bytes"] <= 10**6
 
 
 def failing(number: int) -> Iterator[int]:
@@ -205,13 +241,22 @@ def test_processes_share_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = features.table(PAIRS, WINDOW_FAMILIES, IDF).values
     monkeypatch.setattr(features, "MANY", 2)
     monkeypatch.setattr(features, "processes", lambda: 3)
-    assert np.array_equal(
-        features.table(PAIRS, WINDOW_FAMILIES, IDF).values, alone, equal_nan=True
-    )
-    told = features.of_lists(
-        PAIRS, ["links"], IDF, None, lambda _: np.array([os.getpid()])
-    )
-    assert len({os.getpid(), *(int(pid[0]) for _, pid in told)}) == 4
-    for number, problem in ((2, "found 2"), (3, "has ended early")):
-        with pytest.raises(RerankerError, match=problem):
-            list(devices.in_processes(failing, [number]))
+    shared = features.table(PAIRS, WINDOW_FAMILIES, IDF).values
+    assert np.array_equal(shared, alone, equal_nan=True)
+
+    def process_of(values: np.ndarray) -> np.ndarray:
+        return np.array([os.getpid()])
+
+    lists = features.of_lists(PAIRS, ["links"], IDF, None, process_of)
+    processes = {int(pid[0]) for _, pid in lists}
+    assert len(processes | {os.getpid()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(2, "found 2"), (3, "has ended early")],
+    ids=["its error is raised", "it is killed"],
+)
+def test_a_failing_process_is_an_error(number: int, message: str) -> None:
+    with pytest.raises(RerankerError, match=message):
+        list(devices.in_processes(failing, [number]))

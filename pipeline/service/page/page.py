@@ -51,7 +51,7 @@ from tweetrerank.pipeline.text import did_you_mean, listed
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.explanation import as_dict
 from tweetrerank.rerankers.features.temporal import milliseconds, newest_doc_id
-from tweetrerank.rerankers.reranker import Mixed
+from tweetrerank.rerankers.mixed import Mixed
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 MOST_EXPLAINED = 50  # Posts of a request for explanations

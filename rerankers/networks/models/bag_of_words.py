@@ -29,8 +29,8 @@ from tweetrerank.rerankers.networks.base import (
     Reranker,
 )
 from tweetrerank.rerankers.networks.layers import StopWords, WordOverlap, word_vectors
-from tweetrerank.rerankers.networks.training.settings import OF_PAIRS
-from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.networks.training.training_settings import OF_PAIRS
+from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 COUNTS = 2  # Number of common words, and the sum of their IDF

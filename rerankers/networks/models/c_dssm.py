@@ -36,7 +36,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tweetrerank.rerankers.networks.models.dssm import SemanticModel, TrigramSums
-from tweetrerank.rerankers.reranker_error import Checked, at_least, named
+from tweetrerank.rerankers.settings import Checked, at_least, named
 from tweetrerank.rerankers.text.words import TRIGRAM_COUNT
 
 WIDTH = 3  # Words in a window

@@ -63,8 +63,8 @@ from tweetrerank.rerankers.networks.layers import (
     word_vectors,
     xavier_linear,
 )
-from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import Settings
+from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

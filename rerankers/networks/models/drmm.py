@@ -48,8 +48,8 @@ from tweetrerank.rerankers.networks.layers import (
     unit_length,
     word_vectors,
 )
-from tweetrerank.rerankers.networks.training.settings import HINGE
-from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import HINGE
+from tweetrerank.rerankers.settings import Checked, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}

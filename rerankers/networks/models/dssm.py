@@ -48,8 +48,8 @@ from tweetrerank.rerankers.networks.layers import (
     unit_length,
     xavier_linear,
 )
-from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import Checked, at_least, named
+from tweetrerank.rerankers.networks.training.training_settings import Settings
+from tweetrerank.rerankers.settings import Checked, at_least, named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 from tweetrerank.rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 

@@ -54,8 +54,8 @@ from tweetrerank.rerankers.networks.layers import (
     word_vectors,
 )
 from tweetrerank.rerankers.networks.models.dssm import TrigramSums
-from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import Settings
+from tweetrerank.rerankers.settings import Checked, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 from tweetrerank.rerankers.text.words import TRIGRAM_COUNT
 

@@ -48,8 +48,8 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
     Reranker,
 )
-from tweetrerank.rerankers.networks.training.settings import HINGE
-from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import HINGE
+from tweetrerank.rerankers.settings import Checked, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 KERNELS = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))

@@ -50,8 +50,8 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
     Reranker,
 )
-from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import Checked, at_least, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import Settings
+from tweetrerank.rerankers.settings import Checked, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

@@ -44,8 +44,11 @@ from torch import Tensor, nn
 
 from tweetrerank.rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
 from tweetrerank.rerankers.networks.layers import windows_from, word_vectors
-from tweetrerank.rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
-from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import (
+    OF_ANSWERS,
+    RAO_2016,
+)
+from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

@@ -88,8 +88,8 @@ from tweetrerank.rerankers.networks.base import (
     Inputs,
     Interactions,
 )
-from tweetrerank.rerankers.networks.training.settings import RAO_2019
-from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import RAO_2019
+from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vectors import of_word2vec_length
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 from tweetrerank.rerankers.text.words import (

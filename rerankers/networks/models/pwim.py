@@ -51,14 +51,11 @@ from tweetrerank.rerankers.networks.layers import (
     square_convolution,
     word_vectors,
 )
-from tweetrerank.rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
-from tweetrerank.rerankers.reranker_error import (
-    Checked,
-    above_zero,
-    at_least,
-    named,
-    one_of,
+from tweetrerank.rerankers.networks.training.training_settings import (
+    OF_ANSWERS,
+    RAO_2016,
 )
+from tweetrerank.rerankers.settings import Checked, above_zero, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (

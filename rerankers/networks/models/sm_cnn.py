@@ -32,8 +32,8 @@ from tweetrerank.rerankers.networks.base import (
     Inputs,
     Interactions,
 )
-from tweetrerank.rerankers.networks.training.settings import OF_PAIRS
-from tweetrerank.rerankers.reranker_error import Checked, named, one_of
+from tweetrerank.rerankers.networks.training.training_settings import OF_PAIRS
+from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

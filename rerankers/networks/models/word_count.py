@@ -20,8 +20,8 @@ from tweetrerank.rerankers.networks.base import (
     Terms,
 )
 from tweetrerank.rerankers.networks.layers import WordOverlap
-from tweetrerank.rerankers.networks.training.settings import Settings
-from tweetrerank.rerankers.reranker_error import named
+from tweetrerank.rerankers.networks.training.training_settings import Settings
+from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 

@@ -19,16 +19,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tweetrerank.rerankers import devices
+from tweetrerank.rerankers.model import Progress as PairProgress
+from tweetrerank.rerankers.model import silent
 from tweetrerank.rerankers.networks import network
 from tweetrerank.rerankers.networks.base import Interactions, Reranker
 from tweetrerank.rerankers.networks.inputs import Tokenized
 from tweetrerank.rerankers.networks.layers import ConvolutionTower
 from tweetrerank.rerankers.networks.models.dssm import TrigramSums
 from tweetrerank.rerankers.networks.ngrams import fast_path
-from tweetrerank.rerankers.networks.training.settings import Settings
+from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.pairs import lists_of
-from tweetrerank.rerankers.reranker import Progress as PairProgress
-from tweetrerank.rerankers.reranker import silent
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.ragged import Rows
 

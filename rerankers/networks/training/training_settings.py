@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tweetrerank.rerankers.reranker_error import Checked, above_zero, at_least, one_of
+from tweetrerank.rerankers.settings import Checked, above_zero, at_least, one_of
 
 
 @dataclass(frozen=True)
