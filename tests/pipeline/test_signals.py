@@ -18,7 +18,7 @@ import tweetrerank
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.collections.collection import Collection
 from tweetrerank.pipeline.collections.own import collection_of
-from tweetrerank.pipeline.service.proxy.page_search import PostFields, SearchDefaults
+from tweetrerank.pipeline.service.proxy.ask import PostFields, SearchDefaults
 from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.pipeline.training import task
 from tweetrerank.pipeline.training.training_options import Options
@@ -189,7 +189,7 @@ def test_proxy(
     fields = PostFields(signals=((LIKES, "hearts"),))
     names = {"text": "contents", LIKES: "loves" if LIKES in told else "hearts"}
     search = {"query": {"match": {"contents": QUERY}}, "size": 60, **more}
-    defaults = SearchDefaults(fields=fields, window=60, seconds=60)
+    defaults = SearchDefaults(fields=fields, candidates=60, seconds=60)
     with stub_engine() as (url, engine):
         engine.posts[:60] = [
             {names.get(n, n): v for n, v in p.items()} for p in documents[0]
