@@ -48,7 +48,7 @@ from tweetrerank.rerankers.devices import device_name
 
 if TYPE_CHECKING:
     from tweetrerank.pipeline.collections.collection import Collection
-    from tweetrerank.pipeline.service.proxy.page_search import PostFields
+    from tweetrerank.pipeline.service.proxy.ask import PostFields
 
 LOG = logging.getLogger("tweetrerank.service")
 
@@ -462,7 +462,7 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
 def fields_of(options: Options, address: Any = None) -> PostFields:
     """The fields of posts: those of the options, of an engine's index, and else of ours."""
     from tweetrerank.indexes.engines.layout import SIGNALS, TEXT, URL
-    from tweetrerank.pipeline.service.proxy.page_search import PostFields
+    from tweetrerank.pipeline.service.proxy.ask import PostFields
 
     text = options.text_field or getattr(address, "text_field", None)
     url = options.url_field or getattr(address, "url_field", None)
@@ -509,14 +509,14 @@ def proxy_of(
 ) -> Any:
     """The searches of the engine's indexes. ``served``: index -> options of its own."""
     from tweetrerank.indexes.engines.client import Credentials
-    from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
+    from tweetrerank.pipeline.service.proxy.ask import SearchDefaults
     from tweetrerank.pipeline.service.proxy.routes import Proxy
     from tweetrerank.pipeline.service.proxy.upstream import Upstream
 
     assert options.engine
     defaults = SearchDefaults(
         fields=fields_of(options),
-        window=options.rerank_window,
+        candidates=options.rerank_window,
         most=options.max_documents,
         seconds=options.rerank_timeout,
         weight=options.rerank_weight,

@@ -170,9 +170,10 @@ def in_processes(
             writer.close()
             running[reader] = process
         while running:
-            for pipe in connection.wait(list(running)):
+            ready: Any = connection.wait(list(running))
+            for pipe in ready:
                 try:
-                    result = pipe.recv()  # type: ignore[union-attr]
+                    result = pipe.recv()
                 except EOFError:
                     _join(running.pop(pipe))
                     continue

@@ -255,7 +255,7 @@ def _check_top_k(top_k: object) -> None:
         )
 
 
-def _check_weight(weight: object, has_scores: bool) -> None:
+def _check_weight(weight: float | None, has_scores: bool) -> None:
     if weight is None:
         return
     if not has_scores:

@@ -449,7 +449,9 @@ class Queue:
             return True
         with suppress(Exception):
             async with asyncio.timeout(CHECKED):
-                await self._run(partial(model.scorer.ask, model.name, PROBE), len(PROBE))
+                await self._run(
+                    partial(model.scorer.ask, model.name, PROBE), len(PROBE)
+                )
         return self._last >= started
 
     async def _run(self, work: Work, size: int) -> tuple[Scores, float, float]:

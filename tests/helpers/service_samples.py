@@ -32,7 +32,7 @@ from tweetrerank.pipeline.collections.own import read_collection
 from tweetrerank.pipeline.service.app import Service, build
 from tweetrerank.pipeline.service.connections import Server, config
 from tweetrerank.pipeline.service.page.page import Grades, SearchPage, routes
-from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
+from tweetrerank.pipeline.service.proxy.ask import SearchDefaults
 from tweetrerank.pipeline.service.proxy.routes import Proxy
 from tweetrerank.pipeline.service.proxy.upstream import Upstream
 from tweetrerank.pipeline.service.requests import Limits

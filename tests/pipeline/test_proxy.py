@@ -19,10 +19,14 @@ from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
 from httpx import Client
 from starlette.testclient import TestClient
 
-from tweetrerank.pipeline.service.proxy import page_search as searches
 from tweetrerank.pipeline.service.proxy import upstream
 from tweetrerank.pipeline.service.proxy.allowed import matches
-from tweetrerank.pipeline.service.proxy.page_search import PostFields, SearchDefaults
+from tweetrerank.pipeline.service.proxy.ask import (
+    PostFields,
+    SearchDefaults,
+    read_search,
+)
+from tweetrerank.pipeline.service.proxy.query_text import plain_text
 from tweetrerank.pipeline.service.requests import LOG, JsonFormatter, Limits
 from tweetrerank.rerankers.text.passages import best_passages
 
@@ -119,7 +123,7 @@ def test_pages_show_every_hit_once(engine: StubEngine, depth: int, size: int) ->
     """The window, then the engine's hits after it, whatever the size."""
     shown = []
     with client_of(
-        engine=engine.url, defaults=SearchDefaults(seconds=60, window=depth)
+        engine=engine.url, defaults=SearchDefaults(seconds=60, candidates=depth)
     ) as client:
         for start in range(0, 130, size):
             page = client.post(
@@ -230,8 +234,8 @@ def test_the_text_of_a_query(query: Any, text: str | None, path: str) -> None:
     )
     contents = [{"query": query}, {"retriever": {"standard": {"query": query}}}]
     for content in contents[:1] if path else contents:
-        actual = searches.read_search(content | more, {}, defaults)
-        assert (actual.window.query if actual.window else None) == text
+        actual = read_search(content | more, {}, defaults)
+        assert (actual.candidates.query if actual.candidates else None) == text
         assert actual.outcome == ("unchanged" if text else "no_text")
         assert json.loads(actual.body) == content
 
@@ -240,7 +244,7 @@ def test_syntax_is_read_in_linear_time() -> None:
     started = time.perf_counter()
     for part in ("((", "[", "/", '"', "a:", "\\", "-"):
         for fields in (None, ["x"]):
-            searches.plain(part * 9999, fields)
+            plain_text(part * 9999, fields)
     assert not matches("*a" * 2000 + "b", "a" * 4000)
     assert matches("a*a*b", "aab") and not matches("a*a", "a")
     assert time.perf_counter() - started < 1

@@ -18,7 +18,7 @@ from helpers.search_grammar import Searches
 from helpers.service_samples import QUERY, app_of, listening
 
 from tweetrerank.indexes.engines.client import Engine
-from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
+from tweetrerank.pipeline.service.proxy.ask import SearchDefaults
 
 REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "50"))
 """Mutated searches of each engine: ``TWEETRERANK_SEARCHES=20000 python -m pytest

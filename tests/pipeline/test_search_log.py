@@ -25,8 +25,9 @@ from tweetrerank.pipeline.collections.click_log import CHALLENGER, CHAMPION
 from tweetrerank.pipeline.collections.trec import read_qrels
 from tweetrerank.pipeline.compare import evidence
 from tweetrerank.pipeline.service.app import MOST_EVENTS
-from tweetrerank.pipeline.service.log import SearchLog, team_draft
-from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
+from tweetrerank.pipeline.service.log import SearchLog
+from tweetrerank.pipeline.service.proxy.ask import SearchDefaults
+from tweetrerank.pipeline.service.proxy.interleaving import team_draft
 from tweetrerank.pipeline.service.requests import RequestError
 from tweetrerank.pipeline.service.served_models import Models
 

@@ -19,7 +19,7 @@ import tweetrerank
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.collections.collection import Collection
 from tweetrerank.pipeline.collections.own import collection_of
-from tweetrerank.pipeline.service.proxy.page_search import PostFields, SearchDefaults
+from tweetrerank.pipeline.service.proxy.ask import PostFields, SearchDefaults
 from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.pipeline.training import task
 from tweetrerank.pipeline.training.training_options import Options
@@ -243,7 +243,7 @@ def proxied(
     """
     names = {"text": "contents", LIKES: likes}
     fields = PostFields(signals=((LIKES, "hearts"),))
-    defaults = SearchDefaults(fields=fields, window=60, seconds=60)
+    defaults = SearchDefaults(fields=fields, candidates=60, seconds=60)
     search = {
         "query": {"match": {"contents": QUERY}},
         "size": 60,

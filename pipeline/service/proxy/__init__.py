@@ -1,1 +1,3 @@
-"""In front of OpenSearch or Elasticsearch: searches go to the engine, and come back reranked."""
+"""In front of OpenSearch or Elasticsearch: searches go to the engine, and come back
+reranked.
+"""

@@ -1,214 +1,146 @@
-"""The calls, indexes and searches that may pass, by the lists in ``allowed.json``.
+"""The indexes and searches that may pass, by the lists in ``allowed.json``.
 
-Its words are those of OpenSearch 2 and 3 and Elasticsearch 8 and 9 that neither write, nor read
-indexes that are not checked here, nor run what an administrator has stored; others are refused.
+Its words are those of OpenSearch 2 and 3 and Elasticsearch 8 and 9. Words that write,
+that read indexes without a check here, or that run what an administrator has stored are
+not listed: they are refused.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote
 
 from cachetools import LRUCache
-from starlette.requests import Request
 
-from tweetrerank.pipeline.service.requests import Record, RequestError, deadline_of
+from tweetrerank.pipeline.service.requests import RequestError
 
 Json = dict[str, Any]
 
 DEPTH = 100  # Levels of objects and lists in a body
-ELEMENTS = 100_000  # Values in it; a `terms` query may have 65,536
+ELEMENTS = 100_000  # Values in a body; a `terms` query may have 65,536
 _KNOWN = 100_000  # Ids that are remembered
-_MOST_NAMES = 1000  # Of indexes
-_VENDOR = re.compile(r"(application/vnd\.elasticsearch)\+\w+( *; *compatible-with=\d+)")
-"""A media type for a version of Elasticsearch."""
+_MOST_NAMES = 1000  # Index names in a request
 
 
 def _inverted(part: Json) -> Json:
-    """Key -> words, inverted to word -> key where no value is an object."""
-    words = {
-        key: v
-        if isinstance(v, dict)
-        else " ".join([v] if isinstance(v, str) else v).split()
-        for key, v in part.items()
-    }
-    if any(isinstance(v, dict) for v in words.values()):
+    """Invert key -> words to word -> key.
+
+    Words are texts separated by blanks. A part with an object among its values keeps
+    its form.
+    """
+    words: Json = {}
+    for key, value in part.items():
+        words[key] = value if isinstance(value, dict) else _listed_words(value)
+    if any(isinstance(value, dict) for value in words.values()):
         return words
-    return {word: key for key, listed in words.items() for word in listed}
+    key_of_word: Json = {}
+    for key, listed in words.items():
+        key_of_word |= dict.fromkeys(listed, key)
+    return key_of_word
+
+
+def _listed_words(value: str | list[str]) -> list[str]:
+    if isinstance(value, str):
+        return value.split()
+    return " ".join(value).split()
 
 
 LISTS = json.loads(
     Path(__file__).with_name("allowed.json").read_bytes(), object_hook=_inverted
 )
-_CALLS: Mapping[str, Mapping[str, str]] = LISTS["calls"]
-"""Path after the index -> method -> kind of work or body; ``*`` is an id or a list of fields."""
-_FIRST = {tail.partition("/")[0] for tail in _CALLS}
 _PARTS: Mapping[str, Mapping[str, str]] = LISTS["parts"]
-"""Part of a search -> its keys, each with the part that its value is; ``*`` is any other key. A
-list has the part of its items, and plain values may stand everywhere."""
+"""Part of a search -> its keys, each with the part that its value is.
+
+``*`` is any other key. A list is of the part of its items. Plain values may stand
+everywhere.
+"""
 
 
-def refused(found: str) -> RequestError:
+def refused(problem: str) -> RequestError:
     """The error for a call or a search that does not pass."""
-    return RequestError(
-        "refused", f"found {found}, which does not pass here; ask the engine"
-    )
-
-
-@dataclass(frozen=True)
-class EngineRequest:
-    """A call that may pass, as the engine is to see it."""
-
-    record: Record
-    method: str
-    kind: str
-    path: str  # In visible ASCII; for templates, that of the searches made of them
-    indexes: Sequence[str]  # Names and patterns in the path
-    name: str  # Id at the end of the path; "" for none
-    parameters: Mapping[str, str]
-    headers: Sequence[tuple[str, str]]
-    body: bytes  # Else that of the parameter ``source``
-    is_yaml: bool  # Whether the response is to be YAML
-    deadline: float | None  # On the clock of ``time.perf_counter``; None is never
-
-    @property
-    def is_several(self) -> bool:
-        """Whether the body has several searches."""
-        return self.kind in ("searches", "templates")
-
-
-def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
-    """A call without its body; raises RequestError if it does not pass."""
-    scope, record, method = request.scope, request.state.record, request.method
-    path = (scope.get("raw_path") or scope["path"].encode()).decode("utf-8", "replace")
-    first, *rest = (unquote(part) for part in path.strip("/").split("/"))
-    has_index = first not in _FIRST
-    tail = rest if has_index or not first else [first, *rest]
-    pattern = "/".join((*tail[:-1], "*"))
-    methods = _CALLS.get(pattern) or _CALLS.get("/".join(tail), {})
-    kind = "read" if methods and method == "OPTIONS" else methods.get(method, "")
-    name = tail[-1] if pattern in _CALLS else ""
-    if not kind or name in (".", "..") or (has_index and kind == "known"):
-        raise refused(f"{method} {path[:100]}")
-    needs_index = kind in ("read", "options", "template")
-    indexes = (
-        readable(first.split(","), served)
-        if has_index or (first and needs_index)
-        else []
-    )
-    # Metrics have few names: those that are served.
-    record.index = next((p for p in served if indexes and matches(p, indexes[0])), "")
-    query = scope["query_string"].decode("utf-8", "replace").replace(";", "&")
-    parameters = dict(parse_qsl(query, keep_blank_values=True))
-    for key in parameters.keys() - LISTS["parameters"]:
-        raise refused(f"the parameter {key[:100]!r}")
-    body, headers = parameters.pop("source", "").encode(), request.headers.items()
-    parameters.pop("source_content_type", "")
-    if is_yaml := "yaml" in parameters.get("format", "") + request.headers.get(
-        "accept", ""
-    ):
-        parameters.pop("format", "")
-        headers = _with(headers, "accept", _json_type(request.headers))
-    parts = [quote(",".join(indexes), ",*:")] if indexes else []
-    parts += [
-        quote(part, "*,")
-        for part in (tail[:1] if kind.startswith("template") else tail)
-    ]
-    call = (
-        record,
-        method,
-        kind,
-        f"/{'/'.join(parts)}",
-        indexes,
-        name,
-        parameters,
-        headers,
-    )
-    deadline = None
-    with suppress(RequestError):  # The header may be meant for the engine.
-        deadline = deadline_of(request)
-    return EngineRequest(*call, body, is_yaml, deadline)
-
-
-def with_body(call: EngineRequest, body: bytes) -> EngineRequest:
-    """A call with its body. A type that is missing, or of no body, is that of the body which it
-    gets here: Elasticsearch wants one version, or none, in the types of body and response."""
-    if not body.strip():
-        body = call.body
-    elif any(name == "content-type" for name, _ in call.headers):
-        return replace(call, body=body)
-    headers = _with(call.headers, "content-type", _json_type(dict(call.headers)))
-    return replace(call, body=body, headers=headers)
-
-
-def _with(
-    headers: Iterable[tuple[str, str]], name: str, value: str
-) -> list[tuple[str, str]]:
-    """Headers with another value of one."""
-    return [*((n, v) for n, v in headers if n != name), (name, value)]
-
-
-def _json_type(headers: Mapping[str, str]) -> str:
-    """The type of JSON, for the version of Elasticsearch that a response is accepted from."""
-    vendor = _VENDOR.fullmatch(headers.get("accept", "").strip())
-    return f"{vendor[1]}+json{vendor[2]}" if vendor else "application/json"
+    message = f"found {problem}, which does not pass here; ask the engine"
+    return RequestError("refused", message)
 
 
 _NAME = re.compile(r'(?![._\-+])[^\x00-\x20\x7f"#,/<>?\\|]{1,255}')
-"""Not those of system indexes, ``_all``, exclusions, and names computed from a date."""
+"""Index names and patterns.
+
+Not those of system indexes, ``_all``, exclusions, and names computed from a date.
+"""
 
 
 def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
-    """Names and patterns as the engine is to read them; raises RequestError for others, or none."""
-    wanted = [name.strip() for name in names] or [""]
-    if len(wanted) > _MOST_NAMES:
-        problem = f"found {len(wanted):,} indexes, expected at most {_MOST_NAMES:,}"
-        raise RequestError("index", problem)
-    for name in wanted:
-        # Those of a remote cluster have a colon.
-        inside = any(matches(p, name) and (":" in p or ":" not in name) for p in served)
-        if not _NAME.fullmatch(name) or not inside:
-            problem = (
-                f"found the index {name[:100]!r}, expected one of {', '.join(served)}"
+    """Names and patterns as the engine is to read them.
+
+    Raises RequestError for names that are not ``served``, and for none.
+    """
+    requested = [name.strip() for name in names] or [""]
+    if len(requested) > _MOST_NAMES:
+        raise RequestError(
+            "index",
+            f"found {len(requested):,} indexes, expected at most {_MOST_NAMES:,}",
+        )
+    for name in requested:
+        if not _NAME.fullmatch(name) or not _is_served(name, served):
+            choices = ", ".join(served)
+            raise RequestError(
+                "index", f"found the index {name[:100]!r}, expected one of {choices}"
             )
-            raise RequestError("index", problem)
-    # Patterns from their first character on may mean system indexes, too.
-    return [*wanted, "-.*"] if any(name.startswith("*") for name in wanted) else wanted
+    if any(name.startswith("*") for name in requested):
+        # Patterns that begin with a wildcard may mean system indexes, too.
+        return [*requested, "-.*"]
+    return requested
+
+
+def _is_served(name: str, served: Sequence[str]) -> bool:
+    """Whether a served pattern covers a name; names in a remote cluster have a colon."""
+    for pattern in served:
+        if matches(pattern, name) and (":" in pattern or ":" not in name):
+            return True
+    return False
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name has the form of a pattern, in which ``*`` is any text; in linear time. For a
-    name that is a pattern itself: whether all names of its form have that of the first one."""
+    """Whether a name has the form of a pattern, in which ``*`` is any text.
+
+    Takes linear time. For a name that is a pattern itself: whether all names of its
+    form have that of the first pattern.
+    """
     first, *parts = pattern.split("*")
     if not parts:
         return pattern == name
-    at, end = len(first), len(name) - len(last := parts.pop())
+    last = parts.pop()
+    start = len(first)
+    end = len(name) - len(last)
     for part in parts:
         # The first place of a part leaves most of the name for the others.
-        at = found + len(part) if (found := name.find(part, at, end)) >= 0 else end + 1
-    return at <= end and name.startswith(first) and name.endswith(last)
+        place = name.find(part, start, end)
+        if place < 0:
+            return False
+        start = place + len(part)
+    return start <= end and name.startswith(first) and name.endswith(last)
 
 
 def strict(body: bytes) -> Json:
-    """A JSON object of a bounded size in which no key is twice; raises RequestError for others."""
-    if (elements := sum(map(body.count, (b",", b"[", b"{"))) + 1) > ELEMENTS:
-        problem = f"found up to {elements:,} values in the body, expected at most {ELEMENTS:,}"
-        raise RequestError("many", problem)
+    """Read a JSON object of a bounded size in which no key is repeated.
 
-    def unique(pairs: list[tuple[str, Any]]) -> Json:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("a key is there twice")
-        return dict(pairs)
-
+    Raises RequestError for anything else.
+    """
+    elements = 1
+    for separator in (b",", b"[", b"{"):
+        elements += body.count(separator)
+    if elements > ELEMENTS:
+        raise RequestError(
+            "many",
+            f"found up to {elements:,} values in the body, expected at most "
+            f"{ELEMENTS:,}",
+        )
     try:
         # NaN and Infinity are no whole numbers, which is a ValueError, too.
         content = json.loads(
-            body.decode("utf-8"), object_pairs_hook=unique, parse_constant=int
+            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=int
         )
         if not isinstance(content, dict):
             raise ValueError("it is no object")
@@ -218,32 +150,47 @@ def strict(body: bytes) -> Json:
     return content
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key is there twice")
+    return content
+
+
 def dumped(content: Any) -> bytes:
     """JSON in ASCII without blanks."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 class Grammar:
-    """Decides whether a body may pass; ``served`` are names and patterns of indexes. It knows the
-    ids of scrolls, points in time and asynchronous searches that went out here."""
+    """Decides whether a body may pass.
+
+    ``served`` are names and patterns of indexes. The grammar remembers the ids of
+    scrolls, points in time and asynchronous searches that callers got here.
+    """
 
     def __init__(self, served: Sequence[str]) -> None:
-        self._served, self._known = served, LRUCache[bytes, bool](_KNOWN)
+        self._served = served
+        self._known: LRUCache[bytes, bool] = LRUCache(_KNOWN)
 
     def remember(self, members: Mapping[str, Any]) -> None:
-        """Let the ids among a response's members, by which a search goes on, come back."""
+        """Allow the ids among a response's members, by which a search goes on."""
         for key in ("id", "pit_id", "_scroll_id"):
-            if isinstance(name := json.loads(bytes(members.get(key, b"null"))), str):
+            name = json.loads(bytes(members.get(key, b"null")))
+            if isinstance(name, str):
                 self._known[_digest(name)] = True
 
     def check_ids(self, *values: Any) -> None:
-        """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""
-        lists = [
-            value if isinstance(value, list) else [value] for value in values if value
-        ]
-        names = [
-            part for given in lists for name in given for part in str(name).split(",")
-        ]
+        """Raise RequestError unless these are remembered ids, or lists of such ids.
+
+        Empty values are ignored; there must be another one.
+        """
+        names: list[str] = []
+        for value in values:
+            if value:
+                listed = value if isinstance(value, list) else [value]
+                for item in listed:
+                    names += str(item).split(",")
         if not names or not all(_digest(name) in self._known for name in names):
             raise refused(
                 "no id of a search that goes on, or one that did not go out here"
@@ -258,34 +205,43 @@ class Grammar:
     ) -> None:
         """Raise RequestError unless all of a search, or of another part, is allowed."""
         if depth > DEPTH:
-            problem = (
-                f"found more than {DEPTH} levels in the body, expected at most that"
+            raise RequestError(
+                "many",
+                f"found more than {DEPTH} levels in the body, expected at most that",
             )
-            raise RequestError("many", problem)
         if isinstance(value, list):
-            part = "query" if part == "filters" else part
+            part_of_items = "query" if part == "filters" else part
             for item in value:
-                self.check(item, part, inside, depth + 1)
+                self.check(item, part_of_items, inside, depth + 1)
         elif not isinstance(value, dict):
-            if part == "pit":
-                self.check_ids(value)
-            elif part == "index":
-                if "*" in str(value) or "," in str(value):
-                    raise refused(
-                        f"{str(value)[:100]!r} where a look-up names an index"
-                    )
-                readable([str(value)], self._served)
+            self._check_plain(value, part)
         elif part == "indices_boost":
             readable(value, self._served)
         else:
-            if part == "knn":  # Options, or options by field.
-                part = "options" if isinstance(value.get("field"), str) else "names"
-            if part == "lookup" and not value.get("index"):
-                raise refused(f"a look-up in {inside} without an index")
-            for key, item in value.items():
-                if (inner := _PARTS[part].get(key) or _PARTS[part].get("*")) is None:
-                    raise refused(f"the key {key[:100]!r} in {inside}")
-                self.check(item, inner, key[:100], depth + 1)
+            self._check_object(value, part, inside, depth)
+
+    def _check_plain(self, value: Any, part: str) -> None:
+        """Check a value that is neither an object nor a list."""
+        if part == "pit":
+            self.check_ids(value)
+        elif part == "index":
+            if "*" in str(value) or "," in str(value):
+                raise refused(f"{str(value)[:100]!r} where a look-up names an index")
+            readable([str(value)], self._served)
+
+    def _check_object(self, value: Json, part: str, inside: str, depth: int) -> None:
+        """Check the keys of an object, and its values as the parts that these name."""
+        if part == "knn":
+            # Options, or options by field
+            part = "options" if isinstance(value.get("field"), str) else "names"
+        if part == "lookup" and not value.get("index"):
+            raise refused(f"a look-up in {inside} without an index")
+        keys = _PARTS[part]
+        for key, item in value.items():
+            part_of_item = keys.get(key) or keys.get("*")
+            if part_of_item is None:
+                raise refused(f"the key {key[:100]!r} in {inside}")
+            self.check(item, part_of_item, key[:100], depth + 1)
 
 
 def _digest(name: str) -> bytes:

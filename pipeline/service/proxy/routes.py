@@ -1,14 +1,27 @@
-"""The searches of an engine, with their hits reranked, and the calls that clients make around."""
+"""The proxy: answers an engine's searches with their hits reranked.
+
+Other calls that clients make around searches pass unchanged. A search takes these
+steps:
+
+1. :func:`~tweetrerank.pipeline.service.proxy.call.read_call` reads path and parameters,
+   :func:`~tweetrerank.pipeline.service.proxy.ask.read_search` the body.
+2. :meth:`Proxy._ask` sends it to the engine, once more if fields are missing.
+3. :meth:`Proxy._rerank` scores the candidates of the response.
+4. :meth:`Proxy._page` builds the page that the caller gets.
+
+The header ``X-Reranked`` is true for a reranked page; ``X-Not-Reranked`` has the reason
+for another one.
+"""
 
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -20,27 +33,37 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from tweetrerank.pipeline.service.app import Service
-from tweetrerank.pipeline.service.log import Ranked, SearchLog
-from tweetrerank.pipeline.service.proxy import allowed
+from tweetrerank.pipeline.service.log import SearchLog
 from tweetrerank.pipeline.service.proxy.allowed import (
-    EngineRequest,
+    Grammar,
     Json,
     dumped,
+    readable,
     strict,
 )
-from tweetrerank.pipeline.service.proxy.page_search import (
+from tweetrerank.pipeline.service.proxy.answer import (
     MARK,
+    Members,
     ResponseError,
     Row,
-    Search,
-    SearchDefaults,
     SearchResponse,
-    Window,
     encoded,
     members_of,
     read_responses,
-    read_search,
 )
+from tweetrerank.pipeline.service.proxy.ask import (
+    Candidates,
+    Search,
+    SearchDefaults,
+    read_search,
+    text_fields,
+)
+from tweetrerank.pipeline.service.proxy.call import (
+    EngineRequest,
+    read_call,
+    with_body,
+)
+from tweetrerank.pipeline.service.proxy.interleaving import LoggedSearch, Ranked
 from tweetrerank.pipeline.service.proxy.upstream import Upstream
 from tweetrerank.pipeline.service.requests import (
     LOG,
@@ -51,14 +74,18 @@ from tweetrerank.pipeline.service.requests import (
 )
 from tweetrerank.pipeline.service.served_models import ServedModel
 
-SEARCHES = 500  # In one request
-OWN_SEARCH_FAILED = (200, 400, 500)
-"""Responses without hits to a window's search that the caller's own search may not get."""
-_MOST_PLACES = (
-    1000  # Whose hits are known to lack fields: the names in them are the callers'
-)
+SEARCHES = 500  # Searches in one request, at most
+
+REPEATED_STATUSES = (200, 400, 500)
+"""Statuses after which the caller's search is sent in place of the proxy's."""
+
+_MOST_PLACES = 1000
+"""Bound of the cache of places whose hits lack fields; callers choose its keys."""
+
 _PASSED = ("read", "options", "known", "mget")  # Kinds of calls around searches
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
+
+NO_SCORES = "found no hits with scores"
 
 
 class EngineErrors(ErrorFormat):
@@ -69,22 +96,45 @@ class EngineErrors(ErrorFormat):
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A type and the reason."""
         status = self.status(error)
-        kind = "illegal_argument_exception" if status < 500 else "proxy_exception"
+        kind = "proxy_exception"
+        if status < 500:
+            kind = "illegal_argument_exception"
         problem = {"type": _KINDS.get(status, kind), "reason": error.message}
         return {"error": {"root_cause": [problem], **problem}, "status": status}
 
 
 class _Root(Route):
-    """The engine's root; browsers get the service's own page in its place."""
+    """The engine's root; browsers get the service's page in its place."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        is_page = any(
-            n == b"accept" and b"text/html" in v for n, v in scope.get("headers", ())
-        )
         match, child = super().matches(scope)
-        return (
-            (match, child) if match == Match.FULL and not is_page else (Match.NONE, {})
-        )
+        if match == Match.FULL and not _is_browser(scope):
+            return match, child
+        return Match.NONE, {}
+
+
+def _is_browser(scope: Scope) -> bool:
+    """Whether a caller accepts a page."""
+    return any(
+        name == b"accept" and b"text/html" in value
+        for name, value in scope.get("headers", ())
+    )
+
+
+class Exchange(NamedTuple):
+    """Searches that were sent to the engine, and its response."""
+
+    searches: Sequence[Search]
+    response: Response
+    parts: Sequence[SearchResponse]
+    """Response to each search; empty if the response cannot be read."""
+
+
+class Page(NamedTuple):
+    """The page of one search."""
+
+    content: bytes | Raw
+    ranked: Ranked | None  # None if it is not reranked
 
 
 @dataclass
@@ -97,16 +147,16 @@ class Proxy:
     log: SearchLog | None = None
 
     def __post_init__(self) -> None:
-        self.grammar = allowed.Grammar(self.defaults.indexes)
+        self.grammar = Grammar(self.defaults.indexes)
         self._lacking: LRUCache[int, bool] = LRUCache(_MOST_PLACES)
         self.root = _Root("/", self.endpoint, methods=["GET", "HEAD"])
 
     async def endpoint(self, request: Request) -> Response:
-        """The response to a call on a path that is not the service's own."""
+        """The response to a call on a path that is not the service's."""
         request.state.format = EngineErrors()
-        call = allowed.read_call(request, self.defaults.indexes)
+        call = read_call(request, self.defaults.indexes)
         async with self.service.bodies.read(request) as body:
-            call = allowed.with_body(call, body)
+            call = with_body(call, body)
             work = self._pass if call.kind in _PASSED else self._search
             try:
                 return _written(await unless_gone(work(call), request), call)
@@ -117,308 +167,458 @@ class Proxy:
             finally:
                 self.upstream.held -= call.record.held
 
-    async def _pass(self, request: EngineRequest) -> Response:
-        """A call around searches: its body is checked, and so are the ids in it."""
+    async def _pass(self, call: EngineRequest) -> Response:
+        """Pass a call around searches on; its body and the ids in it are checked."""
         content: Json = {}
-        if request.body.strip() and request.kind != "read":
-            content = strict(request.body)
-            self.grammar.check(content, request.kind)
-        if request.kind == "known":
-            names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
+        if call.body.strip() and call.kind != "read":
+            content = strict(call.body)
+            self.grammar.check(content, call.kind)
+        if call.kind == "known":
             self.grammar.check_ids(
-                *names, request.name, request.parameters.get("scroll_id")
+                content.get("id"),
+                content.get("pit_id"),
+                content.get("scroll_id"),
+                call.name,
+                call.parameters.get("scroll_id"),
             )
         body = dumped(content) if content else b""
-        response = await self.upstream.send(replace(request, body=body))
-        if request.kind != "read":
+        response = await self.upstream.send(replace(call, body=body))
+        if call.kind != "read":
             with suppress(*ResponseError):
                 self.grammar.remember(members_of(bytes(response.body)))
         return response
 
-    async def _search(self, request: EngineRequest) -> Response:
-        """One search or several, each with its hits reranked if it has a window."""
-        searches = await self._read(request)
-        if not (sent := [search for search in searches if isinstance(search, Search)]):
-            errors = [search for search in searches if isinstance(search, RequestError)]
-            messages = dict.fromkeys(error.message for error in errors)
-            raise RequestError(errors[0].kind, "; ".join(messages))
-        response, parts = await self._ask(request, sent)
-        content, reason = bytes(response.body), sent[0].reason
-        if not parts:  # An error, or not to be read.
-            is_well = response.status_code == 200
-            self.service.metrics.search(
-                request.record, sent[0].outcome if is_well else "refused"
+    async def _search(self, call: EngineRequest) -> Response:
+        """Answer one search or several; hits are reranked if there are candidates."""
+        searches = await self._read(call)
+        allowed = [search for search in searches if isinstance(search, Search)]
+        if not allowed:
+            raise _joined_error(searches)
+        exchange = await self._ask(call, allowed)
+        if not exchange.parts:
+            return self._unread_answer(call, exchange)
+        pages = await asyncio.gather(
+            *(
+                self._page(part, search, call)
+                for part, search in zip(exchange.parts, exchange.searches, strict=True)
             )
-            if (
-                is_well
-                and sent[0].outcome == "failed"
-                and content.lstrip().startswith(b"{")
-            ):
-                content = content.replace(b"{", b'{"_reranked":false,', 1)
-            return _answer(response, content, reason) if is_well else response
-        work = (self._page(*pair, request) for pair in zip(parts, sent, strict=True))
-        pages = await asyncio.gather(*work)
-        problem = request.record.error or "found no hits with scores"
-        if not request.is_several:
-            [(page, ranked)] = pages
-            answer = _answer(response, page, "" if ranked else reason or problem)
-            if ranked and ranked.search_id:
-                answer.headers["x-search-id"] = quote(ranked.search_id)
-            return answer
-        if searches == sent and not any(
-            s.window or s.outcome == "failed" for s in sent
-        ):
-            return _answer(response, content, reason)
-        left, explain = (page for page, _ in pages), EngineErrors().explain
-        pairs = zip(sent, pages, strict=True)
-        items = [
-            next(left) if isinstance(s, Search) else encoded(explain(s, ""))
-            for s in searches
-        ]
-        reasons = [
-            search.reason or problem for search, (_, ranked) in pairs if not ranked
-        ]
-        problem = (
-            f"{len(reasons)} of {len(sent)} searches: {reasons[0]}" if reasons else ""
         )
-        whole = encoded(members_of(content) | {"responses": encoded(items)})
-        return _answer(response, whole, problem)
+        # An error of any search in the request
+        problem = call.record.error or NO_SCORES
+        if not call.is_several:
+            return _single_answer(exchange, pages[0], problem)
+        if len(allowed) == len(searches) and not any(map(_is_changed, allowed)):
+            content = bytes(exchange.response.body)
+            return _answer(exchange.response, content, allowed[0].reason)
+        return _joined_answer(exchange, searches, pages, problem)
 
-    async def _read(self, request: EngineRequest) -> list[Search | RequestError]:
-        """The searches of a request; raises RequestError for a body that has none."""
-        bodies, headers = [request.body], [b"{}"]
-        if request.is_several:
-            lines = request.body.split(b"\n")
-            headers, bodies = lines[:-1:2], lines[1:-1:2]
-            if len(lines) % 2 == 0 or lines[-1].strip() or not bodies:
-                raise RequestError(
-                    "json", "found no lines of header and search, each with its end"
-                )
-            if len(bodies) > SEARCHES:
-                problem = f"found {len(bodies):,} searches, expected at most {SEARCHES}"
-                raise RequestError("many", problem)
-        if request.kind.startswith("template"):
-            rendered = await asyncio.gather(
-                *(self._rendered(request, body) for body in bodies)
-            )
-            pairs = zip(headers, rendered, strict=True)
-        else:
-            pairs = zip(headers, bodies, strict=True)
-        return await apart(
-            len(request.body), lambda: [self._one(*p, request) for p in pairs]
-        )
+    def _unread_answer(self, call: EngineRequest, exchange: Exchange) -> Response:
+        """The answer for a response that is an error or cannot be read."""
+        response = exchange.response
+        search = exchange.searches[0]
+        if response.status_code != 200:
+            self.service.metrics.search(call.record, "refused")
+            return response
+        self.service.metrics.search(call.record, search.outcome)
+        content = bytes(response.body)
+        if search.outcome == "failed" and content.lstrip().startswith(b"{"):
+            content = content.replace(b"{", b'{"_reranked":false,', 1)
+        return _answer(response, content, search.reason)
 
-    def _one(
-        self, line: bytes, body: bytes | RequestError, call: EngineRequest
+    # Reading the searches of a request
+
+    async def _read(self, call: EngineRequest) -> list[Search | RequestError]:
+        """Read the searches of a request; RequestError for a body without any."""
+        headers = [b"{}"]
+        bodies: list[bytes | RequestError] = [call.body]
+        if call.is_several:
+            headers, lines = _header_and_search_lines(call.body)
+            bodies = list(lines)
+        if call.kind.startswith("template"):
+            rendering = [self._rendered(call, body) for body in bodies]
+            bodies = await asyncio.gather(*rendering)
+
+        def read_all() -> list[Search | RequestError]:
+            return [
+                self._read_one(header, body, call)
+                for header, body in zip(headers, bodies, strict=True)
+            ]
+
+        return await apart(len(call.body), read_all)
+
+    def _read_one(
+        self, header_line: bytes, body: bytes | RequestError, call: EngineRequest
     ) -> Search | RequestError:
-        """A search as the engine is to see it, with its header; or the reason why it may not."""
+        """A search as the engine is to see it, or the error that refuses it."""
         if isinstance(body, RequestError):
             return body
         try:
-            content, header = (
-                strict(body or b"{}"),
-                strict(line if line.strip() else b"{}"),
-            )
+            content = strict(body or b"{}")
+            header = strict(header_line if header_line.strip() else b"{}")
             self.grammar.check(content)
-            given = [
-                v
-                for key in ("index", "indices")
-                if (v := header.pop(key, None)) is not None
-            ]
+            names = _take_index_names(header)
             self.grammar.check(header, "header")
-            # A point in time has its own; not among several searches, where it may be overlooked.
-            pit, indexes = content.get("pit"), call.indexes
-            has_own = isinstance(pit, dict) and pit.get("id") and not call.is_several
-            if given or not (indexes or has_own):
-                names = [
-                    str(n) for v in given for n in (v if isinstance(v, list) else [v])
-                ]
-                indexes = allowed.readable(
-                    ",".join(names).split(","), self.defaults.indexes
-                )
-            defaults = replace(self.defaults, numbers=self.service.models.numbers)
+            indexes = self._indexes(names, content, call)
             search = read_search(
-                content, {**call.parameters, **header}, defaults, indexes
+                content,
+                {**call.parameters, **header},
+                replace(self.defaults, numbers=self.service.models.numbers),
+                indexes,
             )
-            if search.window:
-                self._model(search.window)
+            if search.candidates:
+                self._model(search.candidates)
             return search._replace(header=dumped(header | {"index": indexes}))
         except RequestError as error:
             return error
 
+    def _indexes(
+        self, names: Sequence[Any] | None, content: Json, call: EngineRequest
+    ) -> Sequence[str]:
+        """The indexes of a search: ``names`` in its header, else those of the path."""
+        # A point in time has indexes. Among several searches it may be overlooked.
+        pit = content.get("pit")
+        has_indexes = isinstance(pit, dict) and pit.get("id") and not call.is_several
+        if names is None:
+            if call.indexes or has_indexes:
+                return call.indexes
+            names = []
+        joined = ",".join(str(name) for name in names)
+        return readable(joined.split(","), self.defaults.indexes)
+
     async def _rendered(
-        self, request: EngineRequest, body: bytes
+        self, call: EngineRequest, body: bytes | RequestError
     ) -> bytes | RequestError:
-        """The search of a template, or the reason why there is none."""
-        headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
-        changes: Json = {
-            "headers": headers,
-            "parameters": {},
-            "path": "/_render/template",
-        }
+        """The search of a template, or the error that refuses it."""
+        assert isinstance(body, bytes)
         try:
             content = strict(body)
             self.grammar.check(content, "template")
-            told = {
+            options = {
                 name: content.pop(name)
                 for name in ("explain", "profile")
                 if name in content
             }
-            call = replace(request, method="POST", body=dumped(content), **changes)
-            response = await self.upstream.send(call)
+            response = await self.upstream.send(_render_call(call, content))
             rendered = bytes(response.body)
             with suppress(*ResponseError):
                 search = members_of(rendered).get("template_output", Raw(b""))
                 if response.status_code == 200:
-                    return dumped(strict(bytes(search)) | told)
+                    return dumped(strict(bytes(search)) | options)
         except RequestError as error:
             return error
         problem = rendered[:300].decode("utf-8", "replace")
-        return RequestError(
-            "value", f"the engine does not render the template: {problem}"
-        )
+        message = f"the engine does not render the template: {problem}"
+        return RequestError("value", message)
 
-    async def _ask(
-        self, request: EngineRequest, searches: list[Search]
-    ) -> tuple[Response, Sequence[SearchResponse]]:
-        """The engine's response to searches and their windows; no parts if it cannot be read. The
-        caller's own searches take the place of those that fail, for the engine's own words on them.
-        Texts are read from the hits' sources, which come anyway; where these lack a field, it is
-        asked for, from then on at once, unless shards without sources then fail."""
-        windows = [search.window for search in searches]
-        pairs = zip(windows, searches, strict=True)
-        bodies = [
-            w.bodies[w.place in self._lacking] if w else search.body
-            for w, search in pairs
-        ]
-        changed = ("from", "size") if any(windows) else ()
-        parameters = {
-            name: v for name, v in request.parameters.items() if name not in changed
-        }
+    # Asking the engine
+
+    async def _ask(self, call: EngineRequest, searches: list[Search]) -> Exchange:
+        """Send searches for candidates, until their hits can be read.
+
+        Texts are read from the hits' sources, which come anyway. If these lack a field,
+        the engine is asked for it in a second search, and from then on in the first
+        one, unless shards without sources then fail. The caller's search takes the
+        place of one that fails, so that its answer is the engine's.
+        """
+        while True:
+            bodies = [self._body(search) for search in searches]
+            exchange = await self._send(call, searches, bodies)
+            is_repeated = False
+            for row, body in enumerate(bodies):
+                part = exchange.parts[row] if exchange.parts else None
+                status = exchange.response.status_code
+                search = self._repeated(searches[row], body, part, status)
+                if search is not None:
+                    searches[row] = search
+                    is_repeated = True
+            if not is_repeated:
+                return exchange
+
+    def _body(self, search: Search) -> bytes:
+        """The body for the engine, with the added fields where hits lack them."""
+        candidates = search.candidates
+        if candidates is None:
+            return search.body
+        plain, with_fields = candidates.bodies
+        if candidates.place in self._lacking:
+            return with_fields
+        return plain
+
+    async def _send(
+        self, call: EngineRequest, searches: list[Search], bodies: list[bytes]
+    ) -> Exchange:
+        """Send searches to the engine and read its response."""
+        candidates = [search.candidates for search in searches]
+        parameters = dict(call.parameters)
+        has_candidates = any(candidates)
+        if has_candidates:
+            # They are in the body.
+            parameters.pop("from", None)
+            parameters.pop("size", None)
         body = bodies[0]
-        if request.is_several:
-            lines = zip((search.header for search in searches), bodies, strict=True)
-            body = b"".join(line + b"\n" for pair in lines for line in pair)
+        if call.is_several:
+            body = b"".join(_lines(searches, bodies))
         try:
-            response = await self.upstream.send(
-                replace(request, body=body, parameters=parameters)
-            )
+            request = replace(call, body=body, parameters=parameters)
+            response = await self.upstream.send(request)
         except RequestError as error:
-            if error.kind != "large" or not changed:
+            if error.kind != "large" or not has_candidates:
                 raise
             response = Response()
-        parts, content = list[SearchResponse](), bytes(response.body)
+        parts: list[SearchResponse] = []
         if response.status_code == 200:
+            content = bytes(response.body)
             with suppress(*ResponseError):
-                read = partial(read_responses, content, request.is_several, windows)
+                read = partial(read_responses, content, call.is_several, candidates)
                 parts = await apart(len(content), read)
-        is_again, may_own = False, response.status_code in OWN_SEARCH_FAILED
-        for row, window in enumerate(windows):
-            if window is None:
-                continue
-            part, plain = parts[row] if parts else None, window.bodies[False]
-            has_asked = bool(window.added) and bodies[row] is window.bodies[True]
-            if (
-                part
-                and part.hits is not None
-                and not (has_asked and part.has_failed_shards)
-            ):
-                if not part.are_whole and bodies[row] is not window.bodies[True]:
-                    self._lacking[window.place] = is_again = True
-            elif may_own and has_asked and bodies[row] is not plain:
-                unasked = replace(window, bodies=(plain, plain), added=())
-                searches[row], is_again = searches[row]._replace(window=unasked), True
-            elif may_own:
-                own = searches[row]._replace(
-                    window=None, outcome="failed", reason="it failed"
-                )
-                searches[row], is_again = own, True
-        return await self._ask(request, searches) if is_again else (response, parts)
+        return Exchange(searches, response, parts)
+
+    def _repeated(
+        self, search: Search, body: bytes, part: SearchResponse | None, status: int
+    ) -> Search | None:
+        """The search to send after this response; None if the response will do."""
+        candidates = search.candidates
+        if candidates is None:
+            return None
+        plain, with_fields = candidates.bodies
+        asks_for_fields = bool(candidates.added) and body is with_fields
+        if _is_readable(part, asks_for_fields):
+            assert part and part.reading
+            if part.reading.has_all_fields or body is with_fields:
+                return None
+            self._lacking[candidates.place] = True
+            return search
+        if status not in REPEATED_STATUSES:
+            return None
+        if asks_for_fields and body is not plain:
+            without = replace(candidates, bodies=(plain, plain), added=())
+            return search._replace(candidates=without)
+        return search._replace(candidates=None, outcome="failed", reason="it failed")
+
+    # Reranking a response
 
     async def _page(
-        self, part: SearchResponse, search: Search, request: EngineRequest
-    ) -> tuple[bytes | Raw, Ranked | None]:
-        """The page of a response, and its ranking if it has one."""
-        window, record, outcome, ranked = (
-            part.window,
-            request.record,
-            search.outcome,
-            None,
-        )
-        members, hits = part.members, part.hits or ()
-        if window is None:
-            self.grammar.remember(members)
-            outcome = "refused" if "error" in members else outcome
-            self.service.metrics.search(record, outcome)
-            return encoded(
-                MARK | members
-            ) if outcome == "failed" else part.content, None
+        self, part: SearchResponse, search: Search, call: EngineRequest
+    ) -> Page:
+        """The page of a response, reranked if it has candidates with scores."""
+        candidates = part.candidates
+        if candidates is None:
+            return self._unchanged_page(part, search, call)
+        hits = part.hits or ()
         rows: list[Row] = [(row, None) for row in range(len(hits))]
-        if hits and all(hit.score is not None for hit in hits[: window.depth]):
-            try:
-                ranked = await self._order(part, request)
-                rows[: window.depth] = ranked.rows
-                outcome = "reranked"
-            except RequestError as error:
-                outcome = "late" if error.kind in ("deadline", "overload") else "failed"
-                record.kind, record.error = error.kind, error.message
-            except Exception as error:
-                LOG.exception("request %s: not reranked", record.request_id)
-                outcome, record.kind, record.error = (
-                    "failed",
-                    "internal",
-                    type(error).__name__,
-                )
-        self.service.metrics.search(record, outcome)
-        shown = rows[window.start : window.start + window.size]
+        outcome = search.outcome
+        ranked: Ranked | None = None
+        scores = [hit.score for hit in hits[: candidates.depth]]
+        if scores and None not in scores:
+            outcome, ranked = await self._rerank(part, call)
+        self.service.metrics.search(call.record, outcome)
+        best: str | None = None
+        members = part.members
         if outcome in ("late", "failed"):
             members = MARK | members
-        if ranked and ranked.ext:
-            ext = members_of(members.get("ext", b"{}"))
-            members = members | {"ext": encoded({**ext, **ranked.ext})}
-        best = ranked.rows[0][1] if ranked else None
-        return part.page(shown, members, best), ranked
+        if ranked:
+            rows[: candidates.depth] = ranked.rows
+            best = rows[0][1]
+            members = _with_ext(members, ranked)
+        page = rows[candidates.start : candidates.start + candidates.size]
+        return Page(part.page(page, members, best), ranked)
 
-    async def _order(self, part: SearchResponse, request: EngineRequest) -> Ranked:
+    def _unchanged_page(
+        self, part: SearchResponse, search: Search, call: EngineRequest
+    ) -> Page:
+        """The response to a search without candidates."""
+        self.grammar.remember(part.members)
+        outcome = search.outcome
+        if "error" in part.members:
+            outcome = "refused"
+        self.service.metrics.search(call.record, outcome)
+        if outcome == "failed":
+            return Page(encoded(MARK | part.members), None)
+        return Page(part.content, None)
+
+    async def _rerank(
+        self, part: SearchResponse, call: EngineRequest
+    ) -> tuple[str, Ranked | None]:
+        """Outcome of the reranking, and the ranking unless it fails.
+
+        The reason of a failure goes into the request's record.
+        """
+        record = call.record
+        try:
+            return "reranked", await self._order(part, call)
+        except RequestError as error:
+            record.kind = error.kind
+            record.error = error.message
+            if error.kind in ("deadline", "overload"):
+                return "late", None
+        except Exception as error:
+            LOG.exception("request %s: not reranked", record.request_id)
+            record.kind = "internal"
+            record.error = type(error).__name__
+        return "failed", None
+
+    async def _order(self, part: SearchResponse, call: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
-        window, wanted, record, service = (
-            part.window,
-            part.wanted,
-            request.record,
-            self.service,
-        )
-        assert window and wanted and part.hits
-        if not any(wanted.texts):
-            listed = ", ".join(
-                dict.fromkeys(n for f in window.fields.values() for n in f.texts)
+        candidates = part.candidates
+        assert candidates and part.reading and part.hits
+        request = part.reading.request
+        if not any(request.texts):
+            listed = ", ".join(dict.fromkeys(text_fields(candidates.fields)))
+            raise RequestError(
+                "empty",
+                f"found no text in the hits' fields {listed}; name others by "
+                "--text-field",
             )
-            problem = f"found no text in the hits' fields {listed}; name others by --text-field"
-            raise RequestError("empty", problem)
-        model = self._model(window, part.hits[0].index_name)
-        if wanted.weight is not None and not model.reads_lists:
-            wanted.options.mix = "neural"
-        deadline = min(
-            time.perf_counter() + self.defaults.seconds, request.deadline or inf
-        )
-        score = partial(service.score, wanted, deadline=deadline)
-        record.format = "search"
+        model = self._model(candidates, part.hits[0].index_name)
+        if request.weight is not None and not model.reads_lists:
+            request.options.mix = "neural"
+        deadline = time.perf_counter() + self.defaults.seconds
+        deadline = min(deadline, call.deadline or inf)
+        score = partial(self.service.score, request, deadline=deadline)
+        call.record.format = "search"
         if self.log is None:
-            return Ranked([*(await score(model, record)).best()])
-        return await self.log.rank(
-            service.models, score, model, record, window, part.hits
-        )
+            scored = await score(model, call.record)
+            return Ranked(list(scored.best()))
+        logged = LoggedSearch(self.log, self.service.models, model, candidates)
+        return await logged.rank(score, call.record, part.hits)
 
-    def _model(self, window: Window, index: str = "") -> ServedModel:
-        """The model of a search of an index; raises RequestError if there is none of its name."""
-        models, own = self.service.models, window.fields.get(index, window.fields[""])
-        name = window.model or own.model
-        return models.default if name is None else models.choose(name, False)
+    def _model(self, candidates: Candidates, index: str = "") -> ServedModel:
+        """The model of a search of an index; RequestError if there is none of its name."""
+        fields = candidates.fields.get(index, candidates.fields[""])
+        name = candidates.model or fields.model
+        if name is None:
+            return self.service.models.default
+        return self.service.models.choose(name, False)
+
+
+# Requests to the engine
+
+
+def _header_and_search_lines(body: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The lines of several searches: their headers, and the searches."""
+    lines = body.split(b"\n")
+    headers = lines[:-1:2]
+    searches = lines[1:-1:2]
+    if len(lines) % 2 == 0 or lines[-1].strip() or not searches:
+        raise RequestError(
+            "json", "found no lines of header and search, each with its end"
+        )
+    if len(searches) > SEARCHES:
+        problem = f"found {len(searches):,} searches, expected at most {SEARCHES}"
+        raise RequestError("many", problem)
+    return headers, searches
+
+
+def _take_index_names(header: Json) -> list[Any] | None:
+    """Take the names of indexes out of a header; None if it has no key for them."""
+    names: list[Any] | None = None
+    for key in ("index", "indices"):
+        value = header.pop(key, None)
+        if value is not None:
+            listed = value if isinstance(value, list) else [value]
+            names = (names or []) + listed
+    return names
+
+
+def _render_call(call: EngineRequest, template: Json) -> EngineRequest:
+    """The call that renders a template."""
+    headers = [
+        (name, value.replace("x-ndjson", "json")) for name, value in call.headers
+    ]
+    return replace(
+        call,
+        method="POST",
+        body=dumped(template),
+        headers=headers,
+        parameters={},
+        path="/_render/template",
+    )
+
+
+def _lines(searches: Sequence[Search], bodies: Sequence[bytes]) -> Iterator[bytes]:
+    """Lines of header and search, for a request of several searches."""
+    for search, body in zip(searches, bodies, strict=True):
+        yield search.header + b"\n"
+        yield body + b"\n"
+
+
+def _is_readable(part: SearchResponse | None, asks_for_fields: bool) -> bool:
+    """Whether hits can be read; shards without sources may fail if asked for fields."""
+    if part is None or part.hits is None:
+        return False
+    return not (asks_for_fields and part.has_failed_shards)
+
+
+# Answers to the caller
+
+
+def _joined_error(searches: Sequence[Search | RequestError]) -> RequestError:
+    """One error for searches that are all refused."""
+    errors = [error for error in searches if isinstance(error, RequestError)]
+    messages = dict.fromkeys(error.message for error in errors)
+    return RequestError(errors[0].kind, "; ".join(messages))
+
+
+def _is_changed(search: Search) -> bool:
+    """Whether the page of a search may differ from the engine's response."""
+    return search.candidates is not None or search.outcome == "failed"
+
+
+def _with_ext(members: Members, ranked: Ranked) -> Members:
+    """Members of a response with those of the ranking in ``ext``."""
+    if not ranked.ext:
+        return members
+    ext = members_of(members.get("ext", b"{}"))
+    return members | {"ext": encoded({**ext, **ranked.ext})}
+
+
+def _single_answer(exchange: Exchange, page: Page, problem: str) -> Response:
+    """The answer to one search."""
+    ranked = page.ranked
+    reason = ""
+    if not ranked:
+        reason = exchange.searches[0].reason or problem
+    answer = _answer(exchange.response, page.content, reason)
+    if ranked and ranked.search_id:
+        answer.headers["x-search-id"] = quote(ranked.search_id)
+    return answer
+
+
+def _joined_answer(
+    exchange: Exchange,
+    searches: Sequence[Search | RequestError],
+    pages: Sequence[Page],
+    problem: str,
+) -> Response:
+    """The answer to several searches, with an error for each that is refused."""
+    remaining = iter(pages)
+    items: list[Any] = []
+    for search in searches:
+        if isinstance(search, Search):
+            items.append(next(remaining).content)
+        else:
+            items.append(encoded(EngineErrors().explain(search, "")))
+    reasons = [
+        search.reason or problem
+        for search, page in zip(exchange.searches, pages, strict=True)
+        if not page.ranked
+    ]
+    summary = ""
+    if reasons:
+        total = len(exchange.searches)
+        summary = f"{len(reasons)} of {total} searches: {reasons[0]}"
+    members = members_of(bytes(exchange.response.body))
+    content = encoded(members | {"responses": encoded(items)})
+    return _answer(exchange.response, content, summary)
 
 
 def _answer(
     response: Response, content: bytes | Raw, reason: str | None = None
 ) -> Response:
-    """A response to a search with another body; it tells why it is not reranked, "" if it is."""
+    """A response with another body.
+
+    ``reason``: reason for which it is not reranked; "" if it is, None for no header.
+    """
     response.body = bytes(content)
     response.headers["content-length"] = str(len(response.body))
     if reason is not None:
@@ -429,12 +629,18 @@ def _answer(
 
 
 def _written(response: Response, call: EngineRequest) -> Response:
-    """A response as it is asked for: pretty, or YAML, which JSON in many lines is, too."""
-    is_ours = response.headers.get("x-reranked") == "true"
-    if call.is_yaml or (is_ours and call.parameters.get("pretty", "false") != "false"):
+    """The response in the form that the caller wants: pretty, or YAML.
+
+    JSON in many lines is YAML, too.
+    """
+    is_reranked = response.headers.get("x-reranked") == "true"
+    is_pretty = is_reranked and call.parameters.get("pretty", "false") != "false"
+    if call.is_yaml or is_pretty:
         with suppress(*ResponseError):
             text = msgspec.json.format(bytes(response.body), indent=2)
-            _answer(response, b"---\n" + text + b"\n" if call.is_yaml else text)
+            if call.is_yaml:
+                text = b"---\n" + text + b"\n"
+            _answer(response, text)
     if call.is_yaml:
         response.headers["content-type"] = "application/yaml"
     return response

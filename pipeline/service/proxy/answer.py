@@ -1,0 +1,252 @@
+"""The engine's response to a search, and the page that the caller gets of it.
+
+msgspec splits a response: hits, totals and unknown members are :class:`msgspec.Raw`, so
+that numbers in any form and keys in their order come through. A response that msgspec
+refuses is not reranked.
+"""
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, Self
+
+import msgspec
+from msgspec import Meta, Raw
+
+from tweetrerank.indexes.engines.engine_search import single_precision
+from tweetrerank.pipeline.service.formats import Request, ScoreRequest
+from tweetrerank.pipeline.service.proxy.ask import Candidates, PostFields
+from tweetrerank.pipeline.service.proxy.json_path import values_at
+from tweetrerank.rerankers.pairs import number_of
+
+_PLAIN = (str, int, float)
+"""Types of a text; a truth value is none."""
+
+FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's score
+
+Members = dict[str, Raw]
+
+Row = tuple[int, str | None]
+"""Row of a hit, and its new score; None for the engine's."""
+
+MARK: Members = {"_reranked": Raw(b"false")}
+"""First member of a response whose reranking has failed."""
+
+ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""Errors of a response that cannot be read."""
+
+_MISSING = ()
+"""Value of a field that a hit lacks."""
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """The parts of a hit that the proxy reads."""
+
+    index_name: str = msgspec.field(name="_index", default="")
+    doc_id: str = msgspec.field(name="_id", default="")
+    # Negative scores mark the parts of a hybrid query whose hits are not joined.
+    score: Annotated[float, Meta(ge=0)] | None = msgspec.field(
+        name="_score", default=None
+    )
+    source: dict[str, Any] | None = msgspec.field(name="_source", default=None)
+    fields: dict[str, Any] | None = None
+    ignored_field_values: dict[str, Any] | None = None
+
+    def value(self, name: str) -> Any:
+        """The value of a field; () if the hit lacks it."""
+        for group in (self.source, self.fields, self.ignored_field_values):
+            if group and name in group:
+                return group[name]
+        if "." in name:
+            return tuple(values_at(self.source, name))
+        return _MISSING
+
+
+_MEMBERS = msgspec.json.Decoder(Members)
+_RAWS = msgspec.json.Decoder(list[Raw])
+_HITS = msgspec.json.Decoder(list[Hit])
+
+
+class _Shards(msgspec.Struct):
+    failed: int = 0
+
+
+class Reading(NamedTuple):
+    """Request for the scores of a search's candidates."""
+
+    request: ScoreRequest
+    has_all_fields: bool  # Whether all candidates have all fields
+
+
+class SearchResponse(NamedTuple):
+    """The response to a search."""
+
+    content: bytes | Raw
+    members: Members
+    hits_members: Members  # Members of ``hits``
+    candidates: Candidates | None
+    hits: Sequence[Hit] | None = None  # None if there is no readable list of them
+    reading: Reading | None = None
+
+    @property
+    def has_failed_shards(self) -> bool:
+        """Whether shards have failed, whose hits are missing."""
+        content = self.members.get("_shards", b"{}")
+        with suppress(*ResponseError):
+            return msgspec.json.decode(content, type=_Shards).failed > 0
+        return False
+
+    @classmethod
+    def read(cls, content: bytes | Raw, candidates: Candidates | None) -> Self:
+        """Read a response; raises a :data:`ResponseError`."""
+        members = members_of(content)
+        hits_members: Members = {}
+        if "hits" in members:
+            hits_members = members_of(members["hits"])
+        response = cls(content, members, hits_members, candidates)
+        with suppress(*ResponseError):
+            hits = _HITS.decode(hits_members.get("hits", b""))
+            if candidates is None:
+                return response._replace(hits=hits)
+            reading = read_candidates(candidates, hits[: candidates.depth])
+            return response._replace(hits=hits, reading=reading)
+        return response
+
+    def page(self, rows: Sequence[Row], members: Members, best: str | None) -> Raw:
+        """The response with the hits of some rows alone.
+
+        ``members`` replace the response's, ``best`` its best score unless None. Fields
+        that only the reranker needed are left out.
+        """
+        added = self.candidates.added if self.candidates else ()
+        raws = _RAWS.decode(self.hits_members["hits"])
+        hits = [changed(raws[row], score, added) for row, score in rows]
+        hits_members = self.hits_members | {"hits": encoded(hits)}
+        if best is not None and "max_score" in hits_members:
+            hits_members["max_score"] = Raw(best.encode())
+        return encoded(members | {"hits": encoded(hits_members)})
+
+
+def read_responses(
+    content: bytes, are_several: bool, candidates: Sequence[Candidates | None]
+) -> list[SearchResponse]:
+    """Read the response to a search, or those to several.
+
+    The result is empty if their number differs from that of the searches. Raises a
+    :data:`ResponseError`.
+    """
+    parts: list[bytes | Raw] = [content]
+    if are_several:
+        parts = list(_RAWS.decode(members_of(content).get("responses", b"")))
+    if len(parts) != len(candidates):
+        return []
+    return [
+        SearchResponse.read(part, of_search)
+        for part, of_search in zip(parts, candidates, strict=True)
+    ]
+
+
+def read_candidates(candidates: Candidates, hits: Sequence[Hit]) -> Reading:
+    """The request for the scores of hits, read from their fields."""
+    texts: list[str] = []
+    urls: list[str] = []
+    signals: dict[str, list[float]] = {}
+    has_all_fields = True
+    for index, group in groupby(hits, attrgetter("index_name")):
+        fields = candidates.fields.get(index, candidates.fields[""])
+        members = list(group)
+        columns = _columns(fields, members)
+        for column in columns.values():
+            if _MISSING in column:
+                has_all_fields = False
+        texts += _joined_texts(fields, columns)
+        urls += _urls(fields, columns, len(members))
+        for name, place in fields.signals:
+            values = [number_of(_first(value)) for value in columns[place]]
+            signals.setdefault(name, []).extend(values)
+    request = ScoreRequest(
+        Request(query=candidates.query),
+        texts,
+        urls,
+        single_precision(hit.score or 0.0 for hit in hits),
+        signals,
+        candidates.weight,
+    )
+    return Reading(request, has_all_fields)
+
+
+def _columns(fields: PostFields, hits: Sequence[Hit]) -> dict[str, list[Any]]:
+    """Field -> its value in each hit."""
+    return {name: [hit.value(name) for hit in hits] for name in fields.names}
+
+
+def _joined_texts(fields: PostFields, columns: dict[str, list[Any]]) -> list[str]:
+    """The text of each hit: its text fields, joined by blanks."""
+    parts = [[joined(value) for value in columns[name]] for name in fields.texts]
+    return [" ".join(filter(None, of_hit)) for of_hit in zip(*parts, strict=True)]
+
+
+def _urls(fields: PostFields, columns: dict[str, list[Any]], count: int) -> list[str]:
+    if not fields.url:
+        return [""] * count
+    return [joined(value) for value in columns[fields.url]]
+
+
+def _first(value: Any) -> Any:
+    """The first item of a list, or the value."""
+    if value and type(value) in (list, tuple):
+        return value[0]
+    return value
+
+
+def joined(value: Any) -> str:
+    """The texts and numbers in a value, joined by blanks."""
+    if type(value) in _PLAIN:
+        return str(value)
+    if type(value) in (list, tuple):
+        return " ".join(filter(None, map(joined, value)))
+    return ""
+
+
+# Parts of a response
+
+
+def changed(hit: Raw, score: str | None, dropped: Collection[str]) -> Raw:
+    """A hit without some fields, and with another score unless it is None."""
+    if score is None and not dropped:
+        return hit
+    members = members_of(hit)
+    further: Members = {}
+    if score is not None:
+        further[FIRST_STAGE] = Raw(b"[%b]" % bytes(members["_score"]))
+        members["_score"] = Raw(score.encode())
+    _change_values(members, "fields", dropped, further)
+    _change_values(members, "ignored_field_values", dropped, {})
+    return encoded(members)
+
+
+def _change_values(
+    members: Members, name: str, dropped: Collection[str], further: Members
+) -> None:
+    """Drop values from an object among members, and add further ones.
+
+    An object that gets empty is left out.
+    """
+    if name not in members and not further:
+        return
+    values = members_of(members.pop(name, b"{}"))
+    remaining = {key: value for key, value in values.items() if key not in dropped}
+    remaining |= further
+    if remaining:
+        members[name] = encoded(remaining)
+
+
+def encoded(value: Any) -> Raw:
+    """JSON, with pieces of a response as they are."""
+    return Raw(msgspec.json.encode(value))
+
+
+def members_of(content: bytes | str | Raw) -> Members:
+    """The members of an object; raises a :data:`ResponseError`."""
+    return _MEMBERS.decode(content)

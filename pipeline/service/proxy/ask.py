@@ -1,0 +1,410 @@
+"""A caller's search as the engine is asked: its text, its candidates and its page.
+
+:func:`read_search` makes a :class:`Search` of a body. A search whose hits can be
+reranked has ``candidates``: the engine is asked for the best hits, of which the caller
+sees a page. Any other search passes unchanged, with the reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from tweetrerank.pipeline.service.proxy.allowed import LISTS, dumped, matches
+from tweetrerank.pipeline.service.proxy.json_path import (
+    Json,
+    object_or_empty,
+    values_at,
+)
+from tweetrerank.pipeline.service.proxy.query_text import field_names, text_of
+from tweetrerank.pipeline.service.requests import RequestError
+
+_DESCENDING: tuple[Any, ...] = (
+    "_score",
+    "_score:desc",
+    {"_score": "desc"},
+    {"_score": {"order": "desc"}},
+    {"_score": {}},
+)
+_BY_SCORE = (None, "", [], *_DESCENDING, *([key] for key in _DESCENDING))
+"""Sorts by the score alone. A further key is for reading on."""
+
+_TOP_HITS = b'"top_hits":'
+"""Mark of an aggregation with hits."""
+
+
+@dataclass(frozen=True)
+class PostFields:
+    """Fields of an index's posts."""
+
+    texts: tuple[str, ...] = ("contents",)  # Joined by blanks
+    url: str | None = "url"
+    signals: tuple[tuple[str, str], ...] = ()
+    """(name, field) of the numbers that a model reads."""
+    model: str | None = None  # Name of the model for these posts; None: the default
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All fields."""
+        urls = (self.url,) if self.url else ()
+        return (*self.texts, *urls, *(field for _, field in self.signals))
+
+
+FieldsOf = Mapping[str, PostFields]
+"""Index -> fields of its posts; "" for all other indexes."""
+
+
+@dataclass(frozen=True)
+class SearchDefaults:
+    """Settings of searches that do not override them."""
+
+    fields: PostFields = PostFields()
+    candidates: int = 100  # Hits to rerank
+    most: int = 2000  # Hits to rerank, at most
+    seconds: float = 5.0  # Time for the scores
+    weight: float | None = None
+    """Share of the model in a mixture with the engine's score; None: the model alone.
+    """
+    indexes: Sequence[str] = ("*",)  # Names and patterns of the readable indexes
+    served: FieldsOf = field(default_factory=dict)
+    """Fields of single indexes; others have ``fields``."""
+    numbers: Sequence[str] = ()
+    """Numbers that models read; without other names they are the fields."""
+    reads_ubi: bool = False
+    """Whether ``ext.ubi`` is for the service's log, not for the engine."""
+
+
+class Ubi(msgspec.Struct):
+    """``ext.ubi``, of OpenSearch's User Behavior Insights."""
+
+    query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
+class _QueryContext(msgspec.Struct, forbid_unknown_fields=True):
+    query_text: str | None = None
+    query_text_path: str | None = None
+
+
+_Fields = Annotated[list[str], Meta(min_length=1, max_length=100)]
+
+
+class _Rerank(msgspec.Struct, forbid_unknown_fields=True):
+    """``ext.rerank``, in the form of OpenSearch's processor."""
+
+    query_context: _QueryContext | None = None
+    document_fields: _Fields | None = None
+    rerank_window: Annotated[int, Meta(gt=0)] | None = None
+    model: str | None = None
+    weight: Annotated[float, Meta(ge=0, le=1)] | None = None
+    signals: dict[str, str] | list[str] = {}
+
+
+class _Ext(msgspec.Struct):
+    rerank: _Rerank = msgspec.field(default_factory=_Rerank)
+    ubi: Ubi | None = None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The best hits of a search, which are reranked, and the page that is shown."""
+
+    query: str  # The text that the models read
+    start: int  # First hit of the page
+    size: int  # Hits of the page
+    depth: int  # Hits to rerank; later hits keep the engine's order
+    fields: FieldsOf
+    added: Sequence[str]  # Fields that only the reranker needs
+    place: int  # Hash of the indexes and the added fields
+    bodies: tuple[bytes, bytes]
+    """The search without the added fields, if its hits show sources, and with them."""
+    model: str | None  # Model that the caller names
+    weight: float | None
+    ubi: Ubi | None  # ``ext.ubi``, if it is for the log
+
+
+class Search(NamedTuple):
+    """A search as the engine is to see it.
+
+    Without ``candidates`` it passes unchanged, for a ``reason``.
+    """
+
+    body: bytes
+    candidates: Candidates | None
+    reason: str = ""
+    outcome: str = "unchanged"  # Label in the metrics
+    header: bytes = b""  # Header line in a request of several searches
+
+
+class UnchangedError(Exception):
+    """A search passes unchanged."""
+
+    def __init__(self, reason: str, outcome: str = "unchanged") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.outcome = outcome
+
+
+def read_search(
+    content: Json,
+    parameters: Mapping[str, str],
+    defaults: SearchDefaults,
+    indexes: Sequence[str] = (),
+) -> Search:
+    """Read an allowed search of some indexes.
+
+    ``parameters`` are those of the path, or the header in several searches. Raises
+    RequestError for a wrong ``ext.rerank``.
+    """
+    ext = object_or_empty(content.get("ext"))
+    ours = ["rerank"]
+    if defaults.reads_ubi:
+        ours.append("ubi")
+    options = {name: ext[name] for name in ours if ext.get(name) is not None}
+    pipeline = parameters.get("search_pipeline") or content.get("search_pipeline")
+    if pipeline:
+        is_hybrid = "hybrid" in object_or_empty(content.get("query"))
+        if "rerank" in options or not is_hybrid:
+            reason = "the search names a pipeline of the engine"
+            return Search(dumped(content), None, reason)
+    plain = _without_options(content, ext, ours)
+    body = dumped(plain)
+    if options.get("rerank") is False:
+        return Search(body, None, "ext.rerank is false")
+    try:
+        converted = msgspec.convert(options, _Ext)
+        candidates = _candidates(plain, parameters, converted, defaults, indexes)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        raise RequestError("value", f"ext.{path.rstrip('`')}: {message}") from None
+    except UnchangedError as error:
+        return Search(body, None, error.reason, error.outcome)
+    return Search(body, candidates)
+
+
+def _without_options(content: Json, ext: Json, ours: Sequence[str]) -> Json:
+    """The search without the options of ``ext`` that are for the proxy."""
+    if not any(name in ext for name in ours):
+        return content
+    plain = {name: value for name, value in content.items() if name != "ext"}
+    further = {name: value for name, value in ext.items() if name not in ours}
+    if further:
+        plain["ext"] = further
+    return plain
+
+
+def _candidates(
+    content: Json,
+    parameters: Mapping[str, str],
+    ext: _Ext,
+    defaults: SearchDefaults,
+    indexes: Sequence[str],
+) -> Candidates:
+    """The candidates of a search; raises UnchangedError."""
+    options = ext.rerank
+    start = _number("from", 0, content, parameters)
+    size = _number("size", 10, content, parameters)
+    depth = min(options.rerank_window or defaults.candidates, defaults.most)
+    inner = _inner_search(content)
+    _check_order(content, inner, parameters)
+    _check_page(start, size, depth)
+    _check_response_parts(content, parameters)
+    fields = _fields(options, defaults, indexes)
+    query = _query(inner, parameters)
+    text = _text(query, content, options, fields)
+    whole = content | {"from": 0, "size": max(depth, start + size)}
+    plain_body = dumped(whole)
+    added: list[str] = []
+    # Elasticsearch returns a search's fields with the hits of its aggregations, too.
+    if _TOP_HITS not in plain_body:
+        added = _added_fields(content, parameters, fields)
+    body = plain_body
+    if added:
+        requested = content.get("fields") or []
+        body = dumped(whole | {"fields": [*requested, *added]})
+    shows_sources = _shows_sources(content, parameters)
+    return Candidates(
+        query=text,
+        start=start,
+        size=size,
+        depth=depth,
+        fields=fields,
+        added=added,
+        place=hash((*indexes, *added)),
+        bodies=(plain_body if shows_sources else body, body),
+        model=options.model,
+        weight=defaults.weight if options.weight is None else options.weight,
+        ubi=ext.ubi,
+    )
+
+
+def _inner_search(content: Json) -> Json:
+    """The search itself, or that inside of a standard retriever."""
+    retriever = content.get("retriever")
+    if isinstance(retriever, dict):
+        return object_or_empty(retriever.get("standard"))
+    return content
+
+
+def _query(inner: Json, parameters: Mapping[str, str]) -> Any:
+    """The query of a search; the parameter ``q`` has priority."""
+    if parameters.get("q"):
+        text = parameters["q"]
+        field = parameters.get("df", "*")
+        return {"query_string": {"query": text, "default_field": field}}
+    return inner.get("query")
+
+
+# Reasons for which a search passes unchanged
+
+
+def _check_order(content: Json, inner: Json, parameters: Mapping[str, str]) -> None:
+    """Raise UnchangedError unless the best hits come first."""
+    parts = (content, inner, parameters)
+    for part in parts:
+        if any(part.get(name) not in (None, "") for name in LISTS["continued"]):
+            raise UnchangedError("the search reads on from a hit, or groups hits")
+    for part in parts:
+        if part.get("sort") not in _BY_SCORE:
+            raise UnchangedError("the sort has another key than _score")
+
+
+def _check_page(start: int, size: int, depth: int) -> None:
+    """Raise UnchangedError unless the page shows reranked hits."""
+    if not size:
+        raise UnchangedError("the search shows no hits")
+    if start >= depth:
+        raise UnchangedError(
+            f"the page begins after the {depth} hits that are reranked"
+        )
+
+
+def _check_response_parts(content: Json, parameters: Mapping[str, str]) -> None:
+    """Raise UnchangedError if the response lacks parts that reranking needs."""
+    stored = field_names(content.get("stored_fields"))
+    stored += field_names(parameters.get("stored_fields"))
+    has_field_list = isinstance(content.get("fields"), list | None)
+    if "_none_" in stored or not has_field_list or "filter_path" in parameters:
+        raise UnchangedError("the search leaves out parts of the response")
+
+
+def _number(
+    name: str, default: int, content: Json, parameters: Mapping[str, str]
+) -> int:
+    """A number of the path, else of the body, also as a text; else UnchangedError."""
+    in_body = str(content.get(name, default))
+    number = str({**content, **parameters}.get(name, default))
+    for text in (in_body, number):
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise UnchangedError(f"{name} is no whole number")
+    return int(number)
+
+
+# Fields and text
+
+
+def _fields(
+    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
+) -> FieldsOf:
+    """The fields of posts as a search names them, else those of its indexes."""
+    by_index = {"": defaults.fields}
+    for index, fields in defaults.served.items():
+        if any(matches(pattern, index) for pattern in indexes):
+            by_index[index] = fields
+    # Hits of an alias have the name of an index behind it.
+    of_names = {by_index.get(name, defaults.fields) for name in indexes}
+    if len(of_names) == 1:
+        by_index[""] = of_names.pop()
+    return {
+        index: _named_fields(fields, options, defaults)
+        for index, fields in by_index.items()
+    }
+
+
+def _named_fields(
+    fields: PostFields, options: _Rerank, defaults: SearchDefaults
+) -> PostFields:
+    """The fields of an index, with those that a search names instead."""
+    names = options.document_fields
+    if names is not None:
+        url = fields.url if fields.url in names else None
+        texts = tuple(name for name in names if name != url)
+        fields = replace(fields, texts=texts, url=url)
+    field_of_signal = dict(fields.signals) | object_or_empty(options.signals)
+    signals = tuple(
+        (name, field_of_signal.get(name) or name) for name in defaults.numbers
+    )
+    return replace(fields, signals=signals)
+
+
+def text_fields(fields: FieldsOf) -> list[str]:
+    """Names of the text fields of all indexes."""
+    names: list[str] = []
+    for of_index in fields.values():
+        names += of_index.texts
+    return names
+
+
+def _text(query: Any, content: Json, options: _Rerank, fields: FieldsOf) -> str:
+    """The text of the query; raises UnchangedError without one.
+
+    It is given by ``ext.rerank``, or that of a query on text fields.
+    """
+    names = text_fields(fields)
+    context = options.query_context or _QueryContext()
+    if context.query_text is not None:
+        text = context.query_text
+    elif context.query_text_path is not None:
+        text = _text_at(content, context.query_text_path)
+    else:
+        text = text_of(query, names)
+    if not text.strip():
+        listed = ", ".join(dict.fromkeys(names))
+        raise UnchangedError(f"no text is searched in {listed}", "no_text")
+    return text
+
+
+def _text_at(content: Json, path: str) -> str:
+    """The text at a path in the search."""
+    for value in values_at(content, path):
+        if isinstance(value, str):
+            return value
+        if value is not None:
+            break
+    raise RequestError(
+        "value",
+        "ext.rerank.query_context.query_text_path: found something else, expected the "
+        "path of a text in the search",
+    )
+
+
+def _added_fields(
+    content: Json, parameters: Mapping[str, str], fields: FieldsOf
+) -> list[str]:
+    """Fields that the reranker needs and the search does not ask for."""
+    patterns: list[str] = []
+    for part in (content, parameters):
+        patterns += field_names(part.get("docvalue_fields"))
+        patterns += field_names(part.get("stored_fields"))
+    patterns += field_names(content.get("fields"))
+    patterns += field_names(content.get("script_fields"))
+    needed: dict[str, None] = {}
+    for of_index in fields.values():
+        needed |= dict.fromkeys(of_index.names)
+    return [
+        name
+        for name in needed
+        if not any(matches(pattern, name) for pattern in patterns)
+    ]
+
+
+def _shows_sources(content: Json, parameters: Mapping[str, str]) -> bool:
+    """Whether hits come with their whole sources."""
+    for name in parameters:
+        if name == "stored_fields" or name.startswith("_source"):
+            return False
+    if "stored_fields" in content:
+        return False
+    return content.get("_source", True) is True

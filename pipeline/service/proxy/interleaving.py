@@ -1,0 +1,163 @@
+"""Logged rankings, and rankings that interleave the posts of two models."""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tweetrerank.pipeline.collections.click_log import CHALLENGER, CHAMPION
+from tweetrerank.pipeline.service.log import SearchLog
+from tweetrerank.pipeline.service.proxy.answer import Hit
+from tweetrerank.pipeline.service.proxy.ask import Candidates
+from tweetrerank.pipeline.service.requests import LOG, Record
+from tweetrerank.pipeline.service.served_models import Models, ServedModel
+
+Score = Callable[[ServedModel, Record], Awaitable[Any]]
+"""Scores the candidates by a model; a record counts the work."""
+
+
+class Ranked(NamedTuple):
+    """The ranking of candidates; only logged searches have the last two fields."""
+
+    rows: Sequence[tuple[int, str]]  # Rows of the hits and their new scores, best first
+    search_id: str = ""
+    ext: Mapping[str, Any] = {}  # Members of ``ext`` in the response
+
+
+def team_draft(
+    champion: Sequence[int], challenger: Sequence[int], seed: str
+) -> tuple[list[int], list[int]]:
+    """Merge two rankings of the same rows; returns the rows and the team of each place.
+
+    Team-draft interleaving (Radlinski, Kurup & Joachims, CIKM 2008, section 5.2): in
+    each round a coin decides which ranking first adds its best row that is not in the
+    list yet. Rows above the first difference belong to no team (0). ``seed`` determines
+    the coins: pages of a search must agree.
+    """
+    coins = random.Random(seed)
+    equal = _common_length(champion, challenger)
+    team_of = dict.fromkeys(champion[:equal], 0)  # Row -> team, in the merged order
+    remaining = {
+        CHAMPION: iter(champion[equal:]),
+        CHALLENGER: iter(challenger[equal:]),
+    }
+    while len(team_of) < len(champion):
+        for team in coins.sample((CHAMPION, CHALLENGER), 2):
+            for row in remaining[team]:
+                if row not in team_of:
+                    team_of[row] = team
+                    break
+    return list(team_of), list(team_of.values())
+
+
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Number of places before the first difference."""
+    for place, (row, other) in enumerate(zip(first, second, strict=True)):
+        if row != other:
+            return place
+    return len(first)
+
+
+class LoggedSearch:
+    """A search on its way into the log, with a challenger's posts if it is drawn."""
+
+    def __init__(
+        self,
+        log: SearchLog,
+        models: Models,
+        model: ServedModel,
+        candidates: Candidates,
+    ) -> None:
+        self._log = log
+        self._models = models
+        self._model = model
+        self._candidates = candidates
+        ubi = candidates.ubi
+        self._client_id = ubi.query_id if ubi else None
+        self.search_id = self._find_search_id()
+
+    def _find_search_id(self) -> str:
+        """The id of the search that this one continues, the client's, or a new one."""
+        if not self._client_id:
+            return os.urandom(16).hex()
+        return self._log.known(self._client_id) or self._client_id
+
+    @property
+    def challenger(self) -> ServedModel | None:
+        """The model whose posts are interleaved with the model's; None for none."""
+        challenger = self._models.challenger
+        if not self._log.is_drawn(self.search_id):
+            return None
+        # A further page must continue the same list, which only a client's id shows.
+        if self._candidates.start and not self._client_id:
+            return None
+        model = self._model
+        is_default = (
+            self._candidates.model is None and model.name == self._models.default.name
+        )
+        if challenger is None or not is_default:
+            return None
+        if challenger.version == model.version:
+            return None
+        return challenger
+
+    async def rank(self, score: Score, record: Record, hits: Sequence[Hit]) -> Ranked:
+        """Rank the hits by the model's scores and log the page; raises RequestError."""
+        challenger = self.challenger
+        work = [score(self._model, record)]
+        if challenger:
+            apart = replace(record, documents=0, cache_hits=0, texts=())
+            work.append(score(challenger, apart))
+        scored, *others = await asyncio.gather(*work, return_exceptions=True)
+        if isinstance(scored, BaseException):
+            raise scored
+        rows = list(scored.best())
+        order = [row for row, _ in rows]
+        teams: list[int] | None = None
+        for other in others:
+            if isinstance(other, BaseException):
+                message = "request %s: the challenger fails: %s"
+                LOG.error(message, record.request_id, other)
+                continue
+            order, teams = team_draft(order, other.order, self.search_id)
+            # Clients expect descending scores, which two models together do not have.
+            scores = [score for _, score in rows]
+            rows = list(zip(order, scores, strict=True))
+        signed_id = self._write(order, teams, record, hits)
+        ext: dict[str, Any] = {"tweetrerank": {"search_id": signed_id}}
+        if self._candidates.ubi:
+            ext["ubi"] = {"query_id": self._client_id or signed_id}
+        return Ranked(rows, signed_id, ext)
+
+    def _write(
+        self,
+        order: Sequence[int],
+        teams: Sequence[int] | None,
+        record: Record,
+        hits: Sequence[Hit],
+    ) -> str:
+        """Log the page of the search; returns the search's signed id."""
+        candidates = self._candidates
+        page = slice(candidates.start, candidates.start + candidates.size)
+        challenger = self._models.challenger
+        version: str | None = None
+        teams_of_page: Sequence[int] | None = None
+        if challenger and teams:
+            version = challenger.version
+            teams_of_page = teams[page]
+        entry = {
+            "query_id": self.search_id,
+            "time": time.time(),
+            "index": hits[0].index_name,
+            "model": self._model.name,
+            "version": self._model.version,
+            "start": candidates.start,
+            "query_response_hit_ids": [hits[row].doc_id for row in order[page]],
+            "challenger": version,
+            "teams": teams_of_page,
+        }
+        is_named = bool(self._client_id)
+        return self._log.search(entry, candidates.query, record.client, is_named)

@@ -1,0 +1,30 @@
+"""Values at paths in JSON, as the engines' mappings name fields."""
+
+from collections.abc import Iterator
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def object_or_empty(value: Any) -> Json:
+    """The value if it is an object, else {}."""
+    if isinstance(value, dict):
+        return value
+    return {}
+
+
+def values_at(value: Any, path: str) -> Iterator[Any]:
+    """Yield the values at a path of names joined by dots.
+
+    Names may contain dots. Items of a list may be named by their place, and need not
+    be.
+    """
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from values_at({str(place): item}, path)
+            yield from values_at(item, path)
+    for name in sorted(object_or_empty(value), key=len):
+        if path == name:
+            yield value[name]
+        elif path.startswith(f"{name}."):
+            yield from values_at(value[name], path[len(name) + 1 :])
