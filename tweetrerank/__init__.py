@@ -1,7 +1,5 @@
 """Ranking of short posts: texts in, scores out; topics in, a ranking out.
 
-    import tweetrerank
-
     reranker = tweetrerank.load()
     best = reranker.rank("storm warning", ["my coffee is cold", "Storm warning"])
 
@@ -10,22 +8,28 @@
     tweetrerank.write_run("mine.run", ranking.run)
     print(tweetrerank.evaluate(ranking, "AP", "P@30"))
 
-Types: Collection, Evaluation, Hit, Post, RankedPost, Ranker, Ranking, Reranker, Topic.
-Errors: DataError (a file or an index cannot be used), RerankerError (a model or its
-input cannot be used), UsageError (wrong arguments).
+Types, also in this module: Collection, Evaluation, Hit, Post, RankedPost, Ranker,
+Ranking, Reranker, Topic; and the errors DataError (a file or an index cannot be used),
+RerankerError (a model or its input cannot be used) and UsageError (wrong arguments).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
+
     from tweetrerank.indexes.data_error import DataError as DataError
     from tweetrerank.indexes.methods import Topic as Topic
     from tweetrerank.indexes.posts import Post as Post
     from tweetrerank.pipeline.collections.collection import Collection as Collection
+    from tweetrerank.pipeline.collections.in_memory import IrDataset, JudgmentsLike
+    from tweetrerank.pipeline.collections.topics import Rows, TopicsLike
+    from tweetrerank.pipeline.collections.trec import Run
     from tweetrerank.pipeline.ranking.ranker import Hit as Hit
     from tweetrerank.pipeline.ranking.ranker import Ranker as Ranker
     from tweetrerank.pipeline.ranking.ranker import Ranking as Ranking
@@ -35,9 +39,20 @@ if TYPE_CHECKING:
     from tweetrerank.rerankers.reranker import Reranker as Reranker
     from tweetrerank.rerankers.reranker_error import RerankerError as RerankerError
 
+__all__ = [
+    "adapt",
+    "evaluate",
+    "load",
+    "open_collection",
+    "ranker",
+    "read_run",
+    "train",
+    "write_run",
+]
+
 _ROOT = Path(__file__).parent.parent
 if not (_ROOT / "tweetrerank" / "pipeline").exists():
-    # A checkout, whose three packages lie beside this one; an installation has them inside.
+    # In a checkout the three packages lie next to this one, in a wheel inside of it.
     __path__.append(str(_ROOT))
 
 _TYPES = {
@@ -54,31 +69,172 @@ _TYPES = {
     "Topic": "indexes.methods",
     "UsageError": "pipeline.usage_error",
 }
-"""Type -> its module, which is imported when the type is first used."""
+# Type -> its module. Types are imported when they are first used, functions import
+# when they are called, so that importing the package takes no time.
 
-_FUNCTIONS = {
-    "adapt": "pipeline.library",
-    "evaluate": "pipeline.ranking.stage_table",
-    "load": "rerankers",
-    "open_collection": "pipeline.collections.named",
-    "ranker": "pipeline.ranking.build",
-    "read_run": "pipeline.collections.trec",
-    "train": "pipeline.library",
-    "write_run": "pipeline.collections.trec",
-}
 
-__all__ = [
-    "__version__",
-    "adapt",
-    "evaluate",
-    "load",
-    "open_collection",
-    "ranker",
-    "read_run",
-    "train",
-    "write_run",
-    *_TYPES,
-]
+def load(
+    model: str | Path = "window", device: torch.device | str = "cpu"
+) -> Reranker:
+    """Load a trained reranker by name (window, mp_hcnn, sm_cnn, …) or from a folder.
+
+    The device of a network may be "cuda". Raises RerankerError.
+    """
+    from tweetrerank import rerankers
+
+    return rerankers.load(model, device)
+
+
+def open_collection(
+    name: str | Path | None = None,
+    index: str | Path | None = None,
+    qrels: JudgmentsLike | None = None,
+    data: Path | None = None,
+    engine: Mapping[str, object] | None = None,
+    *,
+    posts: Rows | None = None,
+    topics: TopicsLike | None = None,
+    beir: str | Path | None = None,
+    ir_dataset: str | IrDataset | None = None,
+    signals: Sequence[str] = (),
+) -> Collection:
+    """Open a collection by name ("mb2012") or file, or make one of posts in memory.
+
+    posts are records with "id", "text" and optionally "url"; topics are query_id ->
+    text, qrels query_id -> doc_id -> grade, or rows of each. beir is a folder of BEIR,
+    index one of an index, engine the address of a search engine. Raises UsageError
+    and DataError. See tweetrerank.pipeline.collections.named.
+    """
+    from tweetrerank.pipeline.collections import named
+
+    return named.open_collection(
+        name,
+        index,
+        qrels,
+        data,
+        engine,
+        posts=posts,
+        topics=topics,
+        beir=beir,
+        ir_dataset=ir_dataset,
+        signals=signals,
+    )
+
+
+def ranker(
+    collection: str | Path | Collection,
+    reranker: str = "auto",
+    first_stage: str | None = None,
+    weight: float | None = None,
+    *,
+    candidates: str | None = None,
+    parameters: Mapping[str, object] | Sequence[str] = (),
+    checkpoint: str | Path | None = None,
+    data: str | Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Ranker:
+    """Make the ranker of a collection; by default the best there is.
+
+    reranker is the name of a model, or "none" for the first stage alone; first_stage is
+    "ql", "bm25", "rm3" or "axiom"; weight is λ, the share of the new score (default:
+    tuned); candidates is a TREC run to rerank in place of a search. Raises UsageError,
+    DataError, RerankerError. See tweetrerank.pipeline.ranking.build.
+    """
+    from tweetrerank.pipeline.ranking import build
+
+    return build.ranker(
+        collection,
+        reranker,
+        first_stage,
+        weight,
+        candidates=candidates,
+        parameters=parameters,
+        checkpoint=checkpoint,
+        data=data,
+        device=device,
+        threads=threads,
+    )
+
+
+def evaluate(
+    ranking: Ranking | Run,
+    *measures: str,
+    qrels: JudgmentsLike | None = None,
+    title: str = "run",
+) -> Evaluation:
+    """Measure every stage of a ranking, or a run against qrels ("AP", "P@30", …).
+
+    Raises DataError without judgments, UsageError for an unknown measure.
+    """
+    from tweetrerank.pipeline.ranking import stage_table
+
+    return stage_table.evaluate(ranking, *measures, qrels=qrels, title=title)
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a TREC run: query_id -> doc_id -> score. Raises DataError."""
+    from tweetrerank.pipeline.collections import trec
+
+    return trec.read_run(path)
+
+
+def write_run(path: str | Path, run: Run, tag: str = "tweetrerank") -> None:
+    """Write a TREC run atomically, in an order that trec_eval reads back."""
+    from tweetrerank.pipeline.collections import trec
+
+    trec.write_run(path, run, tag)
+
+
+def train(
+    collection: Collection,
+    model: str = "fusion",
+    *,
+    configuration: str | None = None,
+    settings: Sequence[str] = (),
+    folds: int = 5,
+    seed: int = 1,
+    device: str = "auto",
+    threads: int | None = None,
+    output: Path | None = None,
+) -> Path:
+    """Train a model on a collection's judgments; returns its folder.
+
+    Prints the gain on held-out topics. settings are "NAME=VALUE". Raises UsageError,
+    DataError, RerankerError.
+    """
+    from tweetrerank.pipeline import library
+
+    return library.train(
+        collection,
+        model,
+        configuration=configuration,
+        settings=settings,
+        folds=folds,
+        seed=seed,
+        device=device,
+        threads=threads,
+        output=output,
+    )
+
+
+def adapt(
+    collection: Collection,
+    *,
+    teacher: str | None = None,
+    posts: int = 200_000,
+    device: str = "auto",
+    threads: int | None = None,
+) -> None:
+    """Fit word vectors to a collection's posts, by a sentence transformer.
+
+    posts is the number of posts to encode, at most. Raises UsageError, DataError.
+    """
+    from tweetrerank.pipeline import library
+
+    library.adapt(
+        collection, teacher=teacher, posts=posts, device=device, threads=threads
+    )
 
 
 def __getattr__(name: str) -> object:
@@ -86,10 +242,9 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("tweetrerank")
-    module = {**_TYPES, **_FUNCTIONS}.get(name)
-    if module is None:
+    if name not in _TYPES:
         raise AttributeError(f"module 'tweetrerank' has no attribute {name!r}")
-    return getattr(import_module(f"tweetrerank.{module}"), name)
+    return getattr(import_module(f"tweetrerank.{_TYPES[name]}"), name)
 
 
 def __dir__() -> list[str]:
