@@ -19,13 +19,14 @@ from tweetrerank.pipeline.collections.named import SAMPLE, find, open_collection
 from tweetrerank.pipeline.collections.topics import read_topics
 from tweetrerank.pipeline.collections.trec import read_qrels
 from tweetrerank.pipeline.ranking import interpolation
-from tweetrerank.pipeline.service.page import page as searching
-from tweetrerank.pipeline.service.page.page import (
-    SearchPage,
+from tweetrerank.pipeline.service.page import search_page as searching
+from tweetrerank.pipeline.service.page.page_routes import (
+
     describe,
     results,
     search_request,
 )
+from tweetrerank.pipeline.service.page.search_page import SearchPage
 from tweetrerank.pipeline.service.requests import RequestError
 from tweetrerank.rerankers.explanation import visible
 

@@ -24,7 +24,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tweetrerank.pipeline.collections.trec import ranked, read_qrels
 from tweetrerank.pipeline.ranking import interpolation
-from tweetrerank.pipeline.service.page.page import SearchPage, search_request
+from tweetrerank.pipeline.service.page.page_routes import search_request
+from tweetrerank.pipeline.service.page.search_page import SearchPage
 from tweetrerank.rerankers.explanation import visible
 
 pytestmark = pytest.mark.slow

@@ -36,7 +36,7 @@ from tweetrerank.pipeline.ranking.interpolation import (
     tuning_of,
 )
 from tweetrerank.pipeline.ranking.retrievers import Candidates
-from tweetrerank.pipeline.service.formats import (
+from tweetrerank.pipeline.service.score_request import (
     Document,
     RankFieldsRequest,
     Request,

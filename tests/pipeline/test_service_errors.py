@@ -30,15 +30,16 @@ from httpx import Response
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from tweetrerank.pipeline.service import served_models as serving
-from tweetrerank.pipeline.service.app import Service, build, reloading
+from tweetrerank.pipeline.service import scoring_queue as serving
+from tweetrerank.pipeline.service.app import Service, build
+from tweetrerank.pipeline.service.reloading import Reloader
 from tweetrerank.pipeline.service.requests import (
     LOG,
     JsonFormatter,
     Limits,
     RequestError,
 )
-from tweetrerank.pipeline.service.served_models import Queue
+from tweetrerank.pipeline.service.scoring_queue import Queue
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 JSON = {"content-type": "application/json"}
@@ -237,7 +238,7 @@ from tweetrerank.pipeline.service import app
 app.HANGS = 1.0
 async def main():
     asyncio.get_running_loop().call_later(0.5, time.sleep, 30)
-    await app._watch()
+    await app.watch_event_loop()
 asyncio.run(main())
 """
 
@@ -256,7 +257,7 @@ def test_reloads_are_one_at_a_time_and_one_waits() -> None:
         gate.wait(10)
         ended.append(len(begun))
 
-    soon = reloading(work)
+    soon = Reloader(work).request
     for _ in range(5):
         soon()
     gate.set()
@@ -465,7 +466,7 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
         await asyncio.to_thread(scorer.begun.wait, 10)
         with pytest.raises(RequestError, match="deadline of the request is past"):
             await score("late", seconds=0.05)
-        waiting._seconds = 0.1
+        waiting._pair_seconds = 0.1
         texts = [["x"] * 100, ["fail", "b"], ["bb", "ccc"]]
         tasks = [asyncio.create_task(score(*each)) for each in texts]
         await asyncio.sleep(0)
@@ -482,8 +483,8 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
         with pytest.raises(RerankerError, match="fail"):
             await tasks[1]
         assert await tasks[2] == [2, 3]
-        waiting._seconds = 1e-9
-        assert await score("hung") == [4] and waiting._seconds < 2e-9
+        waiting._pair_seconds = 1e-9
+        assert await score("hung") == [4] and waiting._pair_seconds < 2e-9
 
     service_samples.run_apart(main)
     assert (waiting.pairs, waiting.requests) == (0, 0)

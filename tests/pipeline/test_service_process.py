@@ -46,10 +46,10 @@ from tweetrerank.pipeline.ranking.build import Source
 from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE
 from tweetrerank.pipeline.runtime import read_keys
 from tweetrerank.pipeline.serve import Options, read_again
-from tweetrerank.pipeline.service import served_models as serving
+from tweetrerank.pipeline.service import workers as serving
 from tweetrerank.pipeline.service.connections import tls_of
 from tweetrerank.pipeline.service.requests import LOG, RequestError
-from tweetrerank.pipeline.service.served_models import Workers
+from tweetrerank.pipeline.service.workers import Workers
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.pairs import Pairs
 from tweetrerank.rerankers.reranker import Model
@@ -318,7 +318,7 @@ PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
 @pytest.fixture(scope="module")
 def checkpoint() -> Model:
     multiprocessing.set_forkserver_preload(
-        ["tweetrerank.pipeline.service.served_models"]
+        ["tweetrerank.pipeline.service.workers"]
     )
     forkserver.ensure_running()
     return checkpoints.load(checkpoints.find("mp_hcnn"))
@@ -441,7 +441,7 @@ TREES = """
 import sys
 import tweetrerank.pipeline.service.app, tweetrerank.pipeline.service.log
 from tweetrerank.pipeline.ranking.build import Source
-from tweetrerank.pipeline.service.served_models import Scorer
+from tweetrerank.pipeline.service.scorer import Scorer
 from tweetrerank.rerankers.checkpoint import find
 Scorer({"w": Source(find("window"))}, 1000)
 print({"torch", "pandas", "sklearn"} & {*sys.modules})
