@@ -80,8 +80,9 @@ def _with_document_object(result: Mapping[str, Any]) -> Mapping[str, Any]:
 class Tei(Rerank):
     """Text Embeddings Inference of Hugging Face: the response is a bare array.
 
-    A request with ``texts`` has this format on every path. Of documents with equal
-    scores, the later one comes first.
+    A request with ``texts`` has this format on every path. Equal scores are ordered by
+    :func:`tweetrerank.pipeline.service.score_response.best_first`: the later document
+    comes first.
     """
 
     name = "tei"

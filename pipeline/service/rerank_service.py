@@ -54,7 +54,7 @@ from tweetrerank.rerankers.pairs import (
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 KEPT_BYTES = 8_000_000
-"""Bytes of the latest lists' scores, which are kept for the pages that follow."""
+"""Bytes of the latest lists' scores, for the next pages of their searches."""
 ENTRY_BYTES = 100  # Overhead of an entry
 
 Signals = dict[str, npt.NDArray[Any]]
@@ -206,7 +206,7 @@ def pairs_of(
 
 
 def _signals_of(request: ScoreRequest, model: ServedModel, in_order: bool) -> Signals:
-    """Return name -> [D] values beside the texts."""
+    """Return name -> [D] values of the documents."""
     size = len(request.texts)
     signals: Signals = {}
     if in_order:

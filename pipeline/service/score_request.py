@@ -97,9 +97,9 @@ class ScoreRequest:
     urls: Sequence[str]  # "" without a URL
     first_stage: Sequence[float] | None = None
     signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Name -> [D] numbers beside the texts; NaN if a document has none."""
+    """Name -> [D] numbers of the documents; NaN if a document lacks it."""
     weight: float | None = None
-    """Share of the model beside the first stage, both normalised by min–max."""
+    """Share of the model in a mixture with the first stage, by min–max scores."""
     truncated: int = 0  # Documents cut to the request's own limit
 
 
@@ -109,7 +109,7 @@ def read_request(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRe
     Args:
         body: JSON.
         most: limit of the number of documents, which is checked first.
-        signals: names of numbers to read beside the texts.
+        signals: names of numbers to read from the documents.
 
     Raises:
         RequestError: the body is not a valid request.
@@ -278,7 +278,7 @@ def _check_length(path: str, text: str) -> None:
 
 
 def _number(post: str | dict[str, Raw], name: str) -> float:
-    """Return a number beside a document's text, or NaN if the document lacks it."""
+    """Return a number of a document, or NaN if the document lacks it."""
     if isinstance(post, str) or name not in post:
         return math.nan
     return number_of(decoded(bytes(post[name]), Any))

@@ -49,7 +49,7 @@ class ServedModel:
 
     @cached_property
     def numbers(self) -> list[str]:
-        """Names of the numbers that it reads beside the texts."""
+        """Names of the documents' numbers that it reads."""
         return numbers_of(self.signals)
 
     def respond(self, request: ScoreRequest, scores: Scores) -> ScoreResponse:

@@ -115,7 +115,7 @@ class Queue:
         return self._last_score >= started
 
     async def _enqueue(self, work: Work, size: int) -> Scored:
-        """Wait for the work's turn and result; a cancellation does not stop the work."""
+        """Return the work's result; a cancellation does not stop work in progress."""
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(QueuedWork(work, size, answer))
         if len(self._tasks) < self.threads:
@@ -127,7 +127,7 @@ class Queue:
         try:
             while self._waiting:
                 item = self._waiting.popleft()
-                if not item.answer.done():  # Else the client has gone
+                if not item.answer.done():  # Otherwise the client has gone
                     await self._answer(item)
         finally:
             # Without delay: the next request starts another task.

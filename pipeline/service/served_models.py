@@ -34,7 +34,7 @@ class Models:
         device: device of networks.
         challenger: another model, for comparisons alone.
 
-    ``numbers``: names of the numbers beside the texts that any of the models reads.
+    ``numbers``: names of the documents' numbers that any of the models reads.
 
     Raises:
         UsageError: two models have the same name.

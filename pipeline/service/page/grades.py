@@ -9,7 +9,7 @@ from tweetrerank.pipeline.collections.trec import read_qrels
 
 
 class Grades:
-    """A file of judgments in TREC's form, and a file of their topics beside it.
+    """A file of judgments in TREC's form, and a file of their topics in its folder.
 
     The topics of ``grades.txt`` are in ``grades.topics.jsonl``. Both files are read
     before each change, so that changes by other programs stay, and are replaced as a
