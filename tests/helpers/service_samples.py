@@ -184,10 +184,25 @@ class Wire(NamedTuple):
     top: str = "top_n"  # Field of the number of results
     error: Set[str] = frozenset(("message", "detail", "id"))  # Fields of an error
     wrong: int = 422  # Status of a request with a wrong value
+    client: Any = None
+
+    @property
+    def is_tei(self) -> bool:
+        return self.documents == "texts"
 
     def body(self, documents: Sequence[Any] = TEXTS, **fields: Any) -> dict[str, Any]:
         """A request for the scores of documents."""
         return {"query": QUERY, self.documents: documents} | self.extra | fields
+
+    def post(self, documents: Sequence[Any] = TEXTS, **fields: Any) -> httpx.Response:
+        """The response to a request for the scores of documents."""
+        return self.client.post(self.path, json=self.body(documents, **fields))
+
+    def ranked(
+        self, documents: Sequence[Any] = TEXTS, **fields: Any
+    ) -> list[dict[str, Any]]:
+        """The results of a request, best first."""
+        return self.results_of(self.post(documents, **fields).json())
 
     def results_of(self, content: Any) -> list[dict[str, Any]]:
         """The results in an answer, best first."""

@@ -354,11 +354,8 @@ def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
 
 # --- Processes that score -------------------------------------------------------------
 
-AWKWARD_POSTS = [(text, text) for text in AWKWARD.values()]
-PAIRS = all_pairs(
-    [*QUERIES, *AWKWARD.values()],
-    [*POSTS, *AWKWARD_POSTS, ("", "")],
-)
+AWKWARD_POSTS = [(text, text) for text in AWKWARD.values()] + [("", "")]
+PAIRS = all_pairs(QUERIES + list(AWKWARD.values()), POSTS + AWKWARD_POSTS)
 
 
 @pytest.fixture(scope="module")
