@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from orjson import Fragment
 
 from tweetrerank.pipeline.service.request_record import Record
-from tweetrerank.pipeline.service.score_request import Request, ScoreRequest  # noqa: F401  SHIM
 from tweetrerank.pipeline.service.score_response import ScoreResponse
 from tweetrerank.pipeline.service.service_errors import ErrorFormat, RequestError
 

@@ -30,9 +30,12 @@ from tweetrerank.pipeline.collections.click_log import (
     checked_line,
     read_event,
 )
+from tweetrerank.pipeline.service.json_log import LOG
 from tweetrerank.pipeline.service.proxy.page_search import Hit, Window
-from tweetrerank.pipeline.service.requests import LOG, Record, RequestError
-from tweetrerank.pipeline.service.served_models import Models, ServedModel
+from tweetrerank.pipeline.service.request_record import Record
+from tweetrerank.pipeline.service.scorer import ServedModel
+from tweetrerank.pipeline.service.served_models import Models
+from tweetrerank.pipeline.service.service_errors import RequestError
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 MOST_WAITING, PLACE = (

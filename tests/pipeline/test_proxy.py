@@ -19,11 +19,12 @@ from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
 from httpx import Client
 from starlette.testclient import TestClient
 
+from tweetrerank.pipeline.service.json_log import LOG, JsonFormatter
+from tweetrerank.pipeline.service.limits import Limits
 from tweetrerank.pipeline.service.proxy import page_search as searches
 from tweetrerank.pipeline.service.proxy import upstream
 from tweetrerank.pipeline.service.proxy.allowed import matches
 from tweetrerank.pipeline.service.proxy.page_search import PostFields, SearchDefaults
-from tweetrerank.pipeline.service.requests import LOG, JsonFormatter, Limits
 from tweetrerank.rerankers.text.passages import best_passages
 
 WINDOW = 100

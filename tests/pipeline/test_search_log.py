@@ -27,8 +27,8 @@ from tweetrerank.pipeline.compare import evidence
 from tweetrerank.pipeline.service.app import MOST_EVENTS
 from tweetrerank.pipeline.service.log import SearchLog, team_draft
 from tweetrerank.pipeline.service.proxy.page_search import SearchDefaults
-from tweetrerank.pipeline.service.requests import RequestError
 from tweetrerank.pipeline.service.served_models import Models
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 
 @pytest.fixture(scope="module")

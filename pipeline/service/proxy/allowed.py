@@ -17,7 +17,9 @@ from urllib.parse import parse_qsl, quote, unquote
 from cachetools import LRUCache
 from starlette.requests import Request
 
-from tweetrerank.pipeline.service.requests import Record, RequestError, deadline_of
+from tweetrerank.pipeline.service.limits import deadline_of
+from tweetrerank.pipeline.service.request_record import Record
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 Json = dict[str, Any]
 

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from tweetrerank.indexes.engines.engine_search import single_precision
-from tweetrerank.pipeline.service.formats import Request, ScoreRequest
 from tweetrerank.pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
-from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.pipeline.service.score_request import Request, ScoreRequest
+from tweetrerank.pipeline.service.service_errors import RequestError
 from tweetrerank.rerankers.pairs import number_of
 
 _PLAIN = (str, int, float)  # Types of a text

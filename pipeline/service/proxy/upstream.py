@@ -13,7 +13,7 @@ from starlette.responses import Response
 from yarl import URL
 
 from tweetrerank.pipeline.service.proxy.allowed import LISTS, EngineRequest
-from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
