@@ -57,7 +57,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
 PRELOADED = (
-    "tweetrerank.pipeline.service.served_models",
+    "tweetrerank.pipeline.service.workers",
     "wordfreq",
 )  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
@@ -312,9 +312,12 @@ def serve(
 ) -> None:
     """Load the models, and serve them until a signal."""
     from tweetrerank.pipeline.service import app, connections
+    from tweetrerank.pipeline.service.json_log import log_in_background
+    from tweetrerank.pipeline.service.limits import Limits
     from tweetrerank.pipeline.service.log import SearchLog
-    from tweetrerank.pipeline.service.page.page import Grades, SearchPage, routes
-    from tweetrerank.pipeline.service.requests import Limits, log_in_background
+    from tweetrerank.pipeline.service.page.grades import Grades
+    from tweetrerank.pipeline.service.page.page_routes import routes
+    from tweetrerank.pipeline.service.page.search_page import SearchPage
     from tweetrerank.pipeline.service.served_models import Models
 
     files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs

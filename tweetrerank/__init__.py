@@ -73,9 +73,7 @@ _TYPES = {
 # when they are called, so that importing the package takes no time.
 
 
-def load(
-    model: str | Path = "window", device: torch.device | str = "cpu"
-) -> Reranker:
+def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Reranker:
     """Load a trained reranker by name (window, mp_hcnn, sm_cnn, …) or from a folder.
 
     The device of a network may be "cuda". Raises RerankerError.

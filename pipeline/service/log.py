@@ -22,7 +22,8 @@ from cachetools import LRUCache
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import write_bytes
 from tweetrerank.pipeline.collections.click_log import WRONG, checked_line, read_event
-from tweetrerank.pipeline.service.requests import LOG, RequestError
+from tweetrerank.pipeline.service.json_log import LOG
+from tweetrerank.pipeline.service.service_errors import RequestError
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 MOST_WAITING = 32_000_000  # Bytes of lines that wait

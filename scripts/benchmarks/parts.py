@@ -30,10 +30,12 @@ from tweetrerank.pipeline.collections.named import open_collection
 from tweetrerank.pipeline.ranking.checkpoints import default_directory
 from tweetrerank.pipeline.ranking.ranker import Stopwatch
 from tweetrerank.pipeline.ranking.retrievers import Candidates, retriever_for
-from tweetrerank.pipeline.service.app import pairs_of
-from tweetrerank.pipeline.service.formats import TEI, read
-from tweetrerank.pipeline.service.requests import Record
-from tweetrerank.pipeline.service.served_models import Models, ServedModel
+from tweetrerank.pipeline.service.formats import TEI
+from tweetrerank.pipeline.service.request_record import Record
+from tweetrerank.pipeline.service.rerank_service import pairs_of
+from tweetrerank.pipeline.service.score_request import read_request
+from tweetrerank.pipeline.service.scorer import ServedModel
+from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.rerankers import checkpoint, devices, features
 from tweetrerank.rerankers.networks.base import Reranker
 from tweetrerank.rerankers.networks.inputs import Tokenized
@@ -289,7 +291,9 @@ def _served() -> tuple[ServedModel, Trees]:
 def _in_process(bodies: Sequence[bytes]) -> float:
     """Pairs/s of the service's scorer on all cores, of known posts."""
     model, trees = _served()
-    pairs = [pairs_of(read(body, LOAD), model, in_order=True)[0] for body in bodies]
+    pairs = [
+        pairs_of(read_request(body, LOAD), model, in_order=True)[0] for body in bodies
+    ]
     for _ in ("new", "known"):
         started = time.perf_counter()
         for of_request in pairs:
@@ -319,7 +323,7 @@ def measure_stages(options: Options) -> Iterable[Row]:
 def _stages(model: ServedModel, trees: Trees, body: bytes) -> dict[str, float]:
     """CPU time of each stage of a request in TEI's form, in order."""
     watch = Stopwatch(time.process_time)
-    wanted = read(body, LOAD)
+    wanted = read_request(body, LOAD)
     pairs, _ = pairs_of(wanted, model, in_order=True)
     watch.stop("read the request")
     lists = features.CandidateLists(pairs, trees.families, trees.idf, trees.recent)

@@ -1,4 +1,4 @@
-"""Read by schemathesis: mends requests that are wrong in ways that no schema can tell."""
+"""Hooks of schemathesis, for rules that a schema cannot express."""
 
 from typing import Any
 
@@ -7,20 +7,21 @@ import schemathesis
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
-    """No unknown model, and scores of the first stage for all documents or for none."""
+    """Send no unknown model, and first-stage scores for all documents or for none.
+
+    Requests that are meant to be wrong stay as they are.
+    """
     body = case.body
     is_meant_wrong = case.meta.generation.mode is schemathesis.GenerationMode.NEGATIVE
     if is_meant_wrong or not isinstance(body, dict):
         return
     body.pop("model", None)
     documents = body.get("texts", body.get("documents"))
-    documents = documents if isinstance(documents, list) else [documents]
-    scores = [
-        one.get("first_stage_score") if isinstance(one, dict) else None
-        for one in documents
-    ]
-    if None in scores:
+    if not isinstance(documents, list):
+        documents = [documents]
+    objects = [document for document in documents if isinstance(document, dict)]
+    scores = [document.get("first_stage_score") for document in objects]
+    if None in scores or len(objects) < len(documents):
         body.pop("mix", None)
-        for one in documents:
-            if isinstance(one, dict):
-                one.pop("first_stage_score", None)
+        for document in objects:
+            document.pop("first_stage_score", None)

@@ -1,4 +1,4 @@
-"""A service in this process, shared by its tests, and its wire formats as requests and answers."""
+"""A service in this process, shared by its tests, and its wire formats."""
 
 import asyncio
 import copy
@@ -24,25 +24,45 @@ import numpy as np
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from helpers.index_samples import table
+from helpers.index_samples import write_lines
 from helpers.processes import ROOT, end_with_parent, started
 from helpers.reranking_samples import POSTS
 from tweetrerank.pipeline.collections.named import SAMPLE
 from tweetrerank.pipeline.collections.own import read_collection
-from tweetrerank.pipeline.service.app import Service, build
+from tweetrerank.pipeline.service.app import build
 from tweetrerank.pipeline.service.connections import Server, config
-from tweetrerank.pipeline.service.page.page import Grades, SearchPage, routes
+from tweetrerank.pipeline.service.limits import Limits
+from tweetrerank.pipeline.service.page.grades import Grades
+from tweetrerank.pipeline.service.page.page_routes import routes
+from tweetrerank.pipeline.service.page.search_page import SearchPage
 from tweetrerank.pipeline.service.proxy.ask import SearchDefaults
 from tweetrerank.pipeline.service.proxy.routes import Proxy
 from tweetrerank.pipeline.service.proxy.upstream import Upstream
-from tweetrerank.pipeline.service.requests import Limits
+from tweetrerank.pipeline.service.rerank_service import Service
 from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
 DOCUMENTS = [{"text": text, "url": url} for text, url in POSTS]
-HOSTILE = table("hostile.jsonl")
+
+HOSTILE = [
+    # Markup, entities and control characters, with a link that is a script
+    {
+        "id": "168731105250123001",
+        "text": "<script>hacked=1</script> xylophone \"quoted\" 'one' &amp; &lt; & "
+        "\u202e\u0007 <img src=x>",
+        "url": "javascript:hacked=1",
+    },
+    # Closing tags, joined emoji and Hebrew, with a link that closes an attribute
+    {
+        "id": "168731105250123002",
+        "text": "xylophone </p><b>bold</b> \ufeff \U0001f469\u200d\U0001f680 "
+        "\u05de\u05d5\u05d6\u05d9\u05e7\u05d4",
+        "url": 'http://x.org/"><script>hacked=1</script>',
+    },
+]
+"""Posts of the page that look like markup."""
 HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
 
 
@@ -68,21 +88,20 @@ def app_of(
     page: SearchPage | None = None,
     **options: Any,
 ) -> ASGIApp:
-    """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
-    given = {
-        name: options.pop(name)
-        for name in ("hosts", "origins", "rate")
-        if name in options
-    }
+    """A new service over the shipped model, or over ``models``.
+
+    It is in front of the nodes of an ``engine`` if there is one. Further options are
+    those of the limits and of the service.
+    """
+    names = options.keys() & {"hosts", "origins", "rate"}
+    of_callers = {name: options.pop(name) for name in names}
+    limits = replace(limits or Limits(), keys=keys, **of_callers)
     served = options.pop("models", None) or models()
-    service = Service(
-        served, replace(limits or Limits(), keys=keys, **given), 2, **options
-    )
+    service = Service(served, limits, 2, **options)
     proxy = None
     if engine:
-        proxy = Proxy(
-            service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log
-        )
+        upstream = Upstream(engine.split(","), ca)
+        proxy = Proxy(service, upstream, defaults or SearchDefaults(), log)
     return build(service, routes(page), proxy, log)
 
 
@@ -97,29 +116,30 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 def listening(
     app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> Iterator[str]:
-    """The address, without a slash at its end, where an application answers in this process."""
+    """Address of an application in this process, without a slash at its end."""
     server = Server(config(app, tls, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)
+    scheme = "https" if tls else "http"
     try:
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        yield f"{scheme}://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()
 
 
 def scored_by(scorer: Any, name: str = "mp_hcnn") -> Models:
-    """A shipped model's place, with another scorer in it."""
-    actual = copy.copy(models(name))
-    actual._all = {name: replace(actual.default, scorer=scorer)}
-    return actual
+    """A shipped model with another scorer."""
+    changed = copy.copy(models(name))
+    changed._all = {name: replace(changed.default, scorer=scorer)}
+    return changed
 
 
 class GatedScorer:
-    """Scores by the length of a text, when it may."""
+    """Scorer by the length of a text, which waits for its gate."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()  # Closed until it is set
@@ -130,83 +150,117 @@ class GatedScorer:
     def counts(self, name: str) -> Counter[str]:
         return Counter()
 
-    async def ask(self, name: str, given: Any) -> Any:
-        return await asyncio.to_thread(self.score, given)
+    async def ask(self, name: str, pairs: Any) -> Any:
+        return await asyncio.to_thread(self.score, pairs)
 
-    def score(self, given: Any) -> Any:
-        self.seen.append(len(given))
-        self.first_texts.append(given.texts[given.post_index[0]])
+    def score(self, pairs: Any) -> Any:
+        self.seen.append(len(pairs))
+        self.first_texts.append(pairs.texts[pairs.post_index[0]])
         self.begun.set()
         assert self.gate.wait(30)
-        if "fail" in given.texts:
+        if "fail" in pairs.texts:
             raise RerankerError("found the text fail")
-        lengths = [len(given.texts[row]) for row in given.post_index]
-        queries = [len(given.queries[row]) for row in given.query_index]
-        return np.array(lengths, dtype=np.float32) + 100 * np.array(
-            queries, dtype=np.float32
-        )
+        lengths = [len(pairs.texts[row]) for row in pairs.post_index]
+        queries = [len(pairs.queries[row]) for row in pairs.query_index]
+        scores = np.array(lengths, dtype=np.float32)
+        return scores + 100 * np.array(queries, dtype=np.float32)
 
 
-_FIELDS = frozenset(
-    ("id", "object", "model", "mix", "results", "data", "meta", "usage")
-)
+_RERANK_FIELDS = ("id", "object", "model", "mix", "results", "data", "meta", "usage")
 
 
 class Wire(NamedTuple):
-    """A wire format."""
+    """A wire format, as its clients use it."""
 
     path: str
-    extra: Mapping[str, Any] = {}  # Fields that make it this format
+    extra: Mapping[str, Any] = {}  # Fields that clients of this format send
     documents: str = "documents"  # Field of the documents
-    results: str = (
-        "results"  # Field of the results; "" if the answer is the list of them
-    )
+    results: str = "results"  # Field of the results; "" if the answer is their list
     score: str = "relevance_score"  # Field of the score in a result
-    fields: Set[str] = _FIELDS  # Of the answer
+    fields: Set[str] = frozenset(_RERANK_FIELDS)  # Fields of the answer
     result: Set[str] = frozenset(("index", "relevance_score"))  # Fields of a result
-    raw: Mapping[str, Any] = {"raw_scores": True}  # Fields that ask for logits
-    echo: Mapping[str, Any] = {
-        "return_documents": "true"
-    }  # Fields that ask for the texts
+    raw: Mapping[str, Any] = {"raw_scores": True}  # Fields that request logits
+    echo: Mapping[str, Any] = {"return_documents": "true"}  # Fields for the texts
     top: str = "top_n"  # Field of the number of results
     error: Set[str] = frozenset(("message", "detail", "id"))  # Fields of an error
     wrong: int = 422  # Status of a request with a wrong value
+    client: Any = None
 
-    def body(self, documents: Sequence[Any] = TEXTS, **more: Any) -> dict[str, Any]:
-        return {"query": QUERY, self.documents: documents, **self.extra, **more}
+    @property
+    def is_tei(self) -> bool:
+        return self.documents == "texts"
+
+    def body(self, documents: Sequence[Any] = TEXTS, **fields: Any) -> dict[str, Any]:
+        """A request for the scores of documents."""
+        return {"query": QUERY, self.documents: documents} | self.extra | fields
+
+    def post(self, documents: Sequence[Any] = TEXTS, **fields: Any) -> httpx.Response:
+        """The response to a request for the scores of documents."""
+        return self.client.post(self.path, json=self.body(documents, **fields))
+
+    def ranked(
+        self, documents: Sequence[Any] = TEXTS, **fields: Any
+    ) -> list[dict[str, Any]]:
+        """The results of a request, best first."""
+        return self.results_of(self.post(documents, **fields).json())
 
     def results_of(self, content: Any) -> list[dict[str, Any]]:
+        """The results in an answer, best first."""
         results = content[self.results] if self.results else content
         assert isinstance(results, list)
         return results
 
+    def scores_of(self, results: Sequence[Mapping[str, Any]]) -> list[float]:
+        """The scores of all documents, in the order of the request."""
+        scores = {result["index"]: result[self.score] for result in results}
+        return [scores[row] for row in range(len(scores))]
 
-_TEI: dict[str, Any] = {"echo": {"return_text": True}, "error": {"error", "error_type"}}
-_VOYAGE = {"model": "rerank-2.5", "truncation": True}
-_INFINITY = _FIELDS - {"data"} | {"created"}
-_VLLM: dict[str, Any] = {"result": {"index", "relevance_score", "document"}, "echo": {}}
+
 WIRES = {
-    "tei": Wire("/rerank", {}, "texts", "", "score", set(), {"index", "score"}, **_TEI),
+    "tei": Wire(
+        "/rerank",
+        documents="texts",
+        results="",
+        score="score",
+        fields=frozenset(),
+        result={"index", "score"},
+        echo={"return_text": True},
+        error={"error", "error_type"},
+    ),
     "cohere": Wire("/v2/rerank", {"model": "rerank-v3.5"}),
     "jina": Wire("/v1/rerank", {"model": "jina-reranker-v2"}),
-    "voyage": Wire("/v1/rerank", _VOYAGE, results="data", top="top_k"),
-    "infinity": Wire(
-        "/infinity/rerank", {"return_documents": False}, fields=_INFINITY, wrong=400
+    "voyage": Wire(
+        "/v1/rerank",
+        {"model": "rerank-2.5", "truncation": True},
+        results="data",
+        top="top_k",
     ),
-    "vllm": Wire("/rerank", raw={"use_activation": False}, wrong=400, **_VLLM),
+    "infinity": Wire(
+        "/infinity/rerank",
+        {"return_documents": False},
+        fields=set(_RERANK_FIELDS) - {"data"} | {"created"},
+        wrong=400,
+    ),
+    "vllm": Wire(
+        "/rerank",
+        result={"index", "relevance_score", "document"},
+        raw={"use_activation": False},
+        echo={},
+        wrong=400,
+    ),
 }
-"""Name -> wire format, as its clients use it."""
+"""Name -> wire format."""
 BODY = WIRES["tei"].body(raw_scores=True)
 
 
 def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """The result of a coroutine, from a thread of its own: a browser's loop may run in this one."""
+    """The result of a coroutine, from another thread: this one may run a browser."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(main())).result()
 
 
 class Running(NamedTuple):
-    """A service, its address, and the lines of its log until now."""
+    """A service as a process, its address, and the lines of its log until now."""
 
     process: subprocess.Popen[str]
     address: str
@@ -221,8 +275,9 @@ class Running(NamedTuple):
         """The first line of the log with this text."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if with_text := [line for line in self.lines if text in line]:
-                return with_text[0]
+            for line in list(self.lines):
+                if text in line:
+                    return line
             time.sleep(0.02)
         raise AssertionError(f"no {text!r} in {self.lines[-5:]}")
 
@@ -236,36 +291,41 @@ class Running(NamedTuple):
 def running(
     *arguments: object, is_read: bool = True, is_ready: bool = True
 ) -> Iterator[Running]:
-    """A service, whose log is read to its end or up to its address; perhaps before it is ready."""
-    command = (sys.executable, "-m", "pipeline.serve", "--port", "0", *arguments)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    options = {"start_new_session": True, "preexec_fn": end_with_parent}
-    process = started(*command, env=environment, **options)
-    lines: list[str] = []
-    stderr = process.stderr
-    assert stderr
+    """A service as a process.
 
-    def read() -> None:
-        while line := stderr.readline():
+    Its log is read, with ``is_read`` to its end, else up to the service's address. It
+    may not be ready yet, unless ``is_ready``.
+    """
+    command = (sys.executable, "-m", "pipeline.serve", "--port", "0", *arguments)
+    process = started(
+        *command,
+        env=dict(os.environ) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
+    assert process.stdout and process.stderr
+    log = process.stderr
+    lines: list[str] = []
+
+    def read_log() -> None:
+        for line in iter(log.readline, ""):
             lines.append(line)
             if not is_read and "serving " in line:
                 return
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read_log)
     reader.start()
     service = Running(process, "", lines)
     try:
         if is_ready:
             service.wait_for("serving ")
-            assert process.stdout
-            loading, address = (process.stdout.readline() for _ in range(2))
-            assert loading.startswith("loading ")
-            service = service._replace(address=address.strip())
+            assert process.stdout.readline().startswith("loading ")
+            service = service._replace(address=process.stdout.readline().strip())
         yield service
     finally:
         process.kill()
         process.wait()
-        # Its processes that score are deaf to SIGTERM, and a test may have stopped one.
+        # Its processes that score ignore SIGTERM, and a test may have stopped one.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         reader.join()
@@ -280,10 +340,11 @@ class ServedPage(NamedTuple):
 
 @contextmanager
 def served(folder: Path) -> Iterator[ServedPage]:
-    """The page in this process, over a collection that is made in ``folder``."""
+    """The page in this process, over a new collection in ``folder``."""
+    hostile = write_lines(folder / "hostile.jsonl", HOSTILE)
     description = folder / "pages.toml"
     description.write_text(
-        f'posts = ["{SAMPLE}/posts.jsonl", "{ROOT}/tests/helpers/hostile.jsonl"]\n'
+        f'posts = ["{SAMPLE}/posts.jsonl", "{hostile}"]\n'
         f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
     )
     grades = Grades(folder / "grades.txt")

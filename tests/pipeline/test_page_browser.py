@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -24,14 +24,16 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tweetrerank.pipeline.collections.trec import ranked, read_qrels
 from tweetrerank.pipeline.ranking import interpolation
-from tweetrerank.pipeline.service.page.page import SearchPage, search_request
+from tweetrerank.pipeline.service.page.page_routes import search_request
+from tweetrerank.pipeline.service.page.search_page import SearchPage
 from tweetrerank.rerankers.explanation import visible
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 MIXED = {**TOPIC, "model": "mp_hcnn"}
-WIDE, NARROW = (1440, 900), (390, 844)
+WIDE = (1440, 900)
+NARROW = (390, 844)
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +43,13 @@ def browser() -> Iterator[Browser]:
     # Root has no sandbox in a container.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        actual = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield actual
-        actual.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield chromium
+        chromium.close()
 
 
 class Tab:
-    """A tab at the page; what goes wrong in it ends the test."""
+    """A tab at the page. Its problems, such as errors in scripts, fail the test."""
 
     def __init__(
         self,
@@ -56,11 +58,16 @@ class Tab:
         size: tuple[int, int],
         **options: Any,
     ):
-        self.served, self.problems, self.requests = served, list[str](), list[str]()
-        self.ended: list[str] = []  # URLs of requests
-        options |= {"viewport": {"width": size[0], "height": size[1]}}
-        # Nothing glides: places are those of the end.
-        self.page: Page = browser.new_page(reduced_motion="reduce", **options)
+        self.served = served
+        self.problems: list[str] = []
+        self.requests: list[str] = []  # URLs
+        self.ended: list[str] = []  # URLs
+        width, height = size
+        self.page: Page = browser.new_page(
+            reduced_motion="reduce",  # Elements are in their last places.
+            viewport={"width": width, "height": height},
+            **options,
+        )
         self.page.set_default_timeout(15_000)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("requestfinished", lambda request: self.ended.append(request.url))
@@ -79,7 +86,9 @@ class Tab:
         quiet = 0
         while quiet < 3:  # One request for shades follows another.
             self.page.wait_for_timeout(20)
-            quiet = quiet + 1 if len(self.ended) == len(self.requests) else 0
+            quiet += 1
+            if len(self.ended) < len(self.requests):
+                quiet = 0
 
     def order(self, side: str) -> list[str]:
         script = "items => items.map(item => item.post.doc_id)"
@@ -87,45 +96,47 @@ class Tab:
 
     @property
     def state(self) -> dict[str, str]:
-        return {
-            name: values[0]
-            for name, values in parse_qs(urlsplit(self.page.url).query).items()
-        }
+        """The parameters in the address."""
+        parameters = parse_qs(urlsplit(self.page.url).query)
+        return {name: values[0] for name, values in parameters.items()}
 
-    def sees(self, *shown: str, hidden: Sequence[str] = ()) -> None:
-        """Wait until elements are visible or hidden; the page is never wider than the tab."""
-        for selector in shown:
+    def sees(self, *selectors: str, hidden: Sequence[str] = ()) -> None:
+        """Wait until elements are visible or hidden, in a page as wide as the tab."""
+        for selector in selectors:
             expect(self.page.locator(selector).first).to_be_visible()
         for selector in hidden:
             expect(self.page.locator(selector).first).to_be_hidden()
-        assert not self.page.evaluate(
-            "document.documentElement.scrollWidth > innerWidth"
-        )
+        script = "document.documentElement.scrollWidth > innerWidth"
+        assert not self.page.evaluate(script)
 
 
 @pytest.fixture
 def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
-    """Opens tabs, each with a context of its own; with parameters, until the results are there."""
+    """A function that opens a tab in a new context.
+
+    With parameters, it waits until the results are there.
+    """
     opened: list[Tab] = []
 
     def open_tab(
-        asked: Any = None, size: Any = WIDE, served: Any = served_page, **how: Any
+        parameters: Any = None,
+        size: Any = WIDE,
+        served: Any = served_page,
+        **options: Any,
     ) -> Any:
-        opened.append(tab := Tab(browser, served, size, **how))
-        if asked is not None:
-            tab.page.goto(f"{served.address}/?{urlencode(asked)}")
-        if asked:
+        tab = Tab(browser, served, size, **options)
+        opened.append(tab)
+        if parameters is not None:
+            tab.page.goto(f"{served.address}/?{urlencode(parameters)}")
+        if parameters:
             tab.wait()
         return tab, tab.page
 
     yield open_tab
     for tab in opened:
-        outside = [
-            url
-            for url in tab.requests
-            if not url.startswith((tab.served.address, "data"))
-        ]
-        problems = [*tab.problems, *outside]
+        known_urls = (tab.served.address, "data")
+        outside = [url for url in tab.requests if not url.startswith(known_urls)]
+        problems = tab.problems + outside
         tab.page.close()
         assert not problems
 
@@ -133,10 +144,16 @@ def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
 def expected_order(served: ServedPage, weight: float, **parameters: str) -> list[str]:
     """The ranking by the pipeline's own mixture."""
     result = served.page.search(search_request(served.page, parameters))
-    key = result.request.topic.query_id
-    first, neural = {key: dict(result.first)}, {key: dict(result.model)}
-    mixed = neural if weight == 1 else interpolation.interpolate(first, neural, weight)
-    return [doc_id for doc_id, _ in ranked(mixed[key])]
+    topic_id = result.request.topic.query_id
+    run = {topic_id: dict(result.model)}
+    if weight != 1:
+        first = {topic_id: dict(result.first)}
+        run = interpolation.interpolate(first, run, weight)
+    return ranked_ids(run[topic_id])
+
+
+def ranked_ids(scores: Mapping[str, float]) -> list[str]:
+    return [doc_id for doc_id, _ in ranked(scores)]
 
 
 def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
@@ -151,16 +168,17 @@ def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
     status = page.locator("#status").inner_text()
     assert re.fullmatch(r"\d+ posts, [\d.]+ s", status)
     assert "words, BM25 " in (page.locator("#told").get_attribute("title") or "")
-    asked = {"q": "storm power cuts"}
-    best = served_page.page.search(search_request(served_page.page, asked))
+    parameters = {"q": "storm power cuts"}
+    best = served_page.page.search(search_request(served_page.page, parameters))
     assert best.ranker.name == "fusion"
-    for side, scores in (("before", best.first), ("after", best.model)):
-        assert tab.order(side) == [doc_id for doc_id, _ in ranked(scores)][:50]
+    assert tab.order("before") == ranked_ids(best.first)[:50]
+    assert tab.order("after") == ranked_ids(best.model)[:50]
     assert page.title() == "storm power cuts – tweetrerank"
     marks = page.locator("#after .post .text mark.s4").all_inner_texts()
     assert {"storm", "power"} <= {text.lower() for text in marks}
     assert page.locator(".badge").count() == 0, "the query is no topic"
-    assert tab.state == {**asked, "method": "ql", "model": "fusion", "hits": "100"}
+    defaults = {"method": "ql", "model": "fusion", "hits": "100"}
+    assert tab.state == parameters | defaults
     page.get_by_label("Query").fill("zzzz")
     page.keyboard.press("Enter")
     expect(page.locator("#status")).to_contain_text("Nothing found")
@@ -177,32 +195,32 @@ def test_a_topic_of_the_collection_shows_its_judgments(
     grades = (served_page.page.collection.qrels or {})["2"]
     names = ("not relevant", "relevant", "highly relevant")
     for item in page.locator("#after .post").all()[:10]:
-        grade = grades.get(item.evaluate("item => item.post.doc_id"))
-        assert item.locator(".badge").all_inner_texts() == (
-            [] if grade is None else [names[grade]]
-        )
+        badges = item.locator(".badge").all_inner_texts()
+        doc_id = item.evaluate("item => item.post.doc_id")
+        if doc_id in grades:
+            assert badges == [names[grades[doc_id]]]
+        else:
+            assert badges == []
     relevant = sum(grades.get(doc_id, 0) > 0 for doc_id in tab.order("after")[:10])
-    expect(page.locator("#after-title")).to_contain_text(
-        f"{relevant} of the first 10 relevant"
-    )
+    title = page.locator("#after-title")
+    expect(title).to_contain_text(f"{relevant} of the first 10 relevant")
 
 
 def test_figures_of_seen_judgments_are_not_shown(
     tabs: Any, served_page: ServedPage
 ) -> None:
-    collection, seen = served_page.page.collection, replace(models().default)
-    trained_on = {"trained_on": ["mb2011", collection.name]}
-    vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=trained_on)
-    page = SearchPage(collection, lambda: {"mine": seen})
-    with closing(page), listening(app_of(page=page)) as address:
+    collection = served_page.page.collection
+    seen = replace(models().default)
+    metrics = {"trained_on": ["mb2011", collection.name]}
+    vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=metrics)
+    search_page = SearchPage(collection, lambda: {"mine": seen})
+    with closing(search_page), listening(app_of(page=search_page)) as address:
         served = served_page._replace(address=address)
-        tab, shown = tabs(TOPIC | {"model": "mine"}, served=served)
-        expect(shown.locator("#after-title")).to_contain_text(
-            "trained on these judgments"
-        )
-        expect(shown.locator("#before-title")).to_contain_text(
-            "of the first 10 relevant"
-        )
+        tab, page = tabs(TOPIC | {"model": "mine"}, served=served)
+        after = page.locator("#after-title")
+        before = page.locator("#before-title")
+        expect(after).to_contain_text("trained on these judgments")
+        expect(before).to_contain_text("of the first 10 relevant")
         tab.wait()
 
 
@@ -210,12 +228,11 @@ def test_the_slider_reorders_without_the_server(
     tabs: Any, served_page: ServedPage
 ) -> None:
     tab, page = tabs(MIXED)
-    before, searches = (
-        tab.order("before"),
-        sum("/api/search" in url for url in tab.requests),
-    )
-    slider, orders = page.get_by_role("slider"), []
+    before = tab.order("before")
+    requests = list(tab.requests)
+    slider = page.get_by_role("slider")
     tuned = float(slider.input_value())
+    orders = []
     for weight in (0.0, 0.8, 1.0):
         slider.fill(str(weight))
         expect(page.locator("#weight-value")).to_have_text(f"{weight:g}")
@@ -224,7 +241,8 @@ def test_the_slider_reorders_without_the_server(
         assert orders[-1] == expected_order(served_page, weight, **MIXED)
         assert tab.order("before") == before
     assert orders[0] == before and len({tuple(order) for order in orders}) == 3
-    first, rank = page.locator("#after .post").first, before.index(orders[-1][0]) + 1
+    first = page.locator("#after .post").first
+    rank = before.index(orders[-1][0]) + 1
     assert rank > 1
     expect(first.locator(".move")).to_have_text(f"▲ {rank - 1}")
     name = f"Rank 1, up {rank - 1} from {rank} to 1: why?"
@@ -232,16 +250,16 @@ def test_the_slider_reorders_without_the_server(
     page.get_by_role("button", name="tuned").click()
     expect(page).not_to_have_url(re.compile("lambda"))
     assert tab.order("after") == expected_order(served_page, tuned, **MIXED)
-    assert sum("/api/search" in url for url in tab.requests) == searches
+    new_requests = tab.requests[len(requests) :]
+    assert not [url for url in new_requests if "/api/search" in url]
 
 
 def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
     tab, page = tabs(TOPIC)
     combined = "several searches combined"
     expect(page.locator("#after-title")).to_contain_text(combined)
-    expect(page.locator("#model option").first).to_have_text(
-        f"best: {combined} (fusion)"
-    )
+    best = page.locator("#model option").first
+    expect(best).to_have_text(f"best: {combined} (fusion)")
     tab.sees(hidden=["#weight", "#method"])
     expect(page.locator("#legend mark").last).to_have_text("same word")
     marks = page.locator("#after .post .text mark.s4").all_text_contents()
@@ -251,14 +269,17 @@ def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
     expect(bars.first).to_be_visible()
     values = [float(text) for text in bars.locator("td.number").all_inner_texts()]
     assert values == sorted(values, reverse=True)
-    widths = [
-        float(rect.get_attribute("width").rstrip("%"))
-        for rect in bars.locator("rect").all()
-    ]
-    assert widths[0] / widths[1] == pytest.approx(values[0] / values[1], rel=0.01)
+    first, second = bars.locator("rect").all()[:2]
+    ratio = width_of(first) / width_of(second)
+    assert ratio == pytest.approx(values[0] / values[1], rel=0.01)
     expect(page.locator("#why code", has_text="signal:axiom")).to_be_hidden()
     page.get_by_text("with technical names").click()
     expect(page.locator("#why code", has_text="signal:axiom")).to_be_visible()
+
+
+def width_of(rectangle: Any) -> float:
+    """Width in percent."""
+    return float(rectangle.get_attribute("width").rstrip("%"))
 
 
 def test_grades_by_button_and_by_key(tabs: Any, served_page: ServedPage) -> None:
@@ -271,9 +292,8 @@ def test_grades_by_button_and_by_key(tabs: Any, served_page: ServedPage) -> None
     page.get_by_role("button", name="1 relevant").click()
     badge = page.locator("#after .post").first.locator(".badge")
     expect(badge).to_have_text("relevant")
-    expect(page.get_by_role("button", name="1 relevant")).to_have_attribute(
-        "aria-pressed", "true"
-    )
+    button = page.get_by_role("button", name="1 relevant")
+    expect(button).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("2")
     expect(badge).to_have_text("highly relevant")
     expect(page.locator("#after-title")).to_contain_text("1 of the first 10 relevant")
@@ -304,14 +324,11 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
     assert second.state == first.state
     for side in ("before", "after"):
         assert second.order(side) == first.order(side)
-    assert (
-        other.locator("#reasons").inner_text() == page.locator("#reasons").inner_text()
-    )
-    shown = [
-        other.locator(name).input_value()
-        for name in ("#method", "#hits", "#weight", "#q")
-    ]
-    assert shown == ["rm3", "50", "0.7", TOPIC["q"]]
+    reasons = page.locator("#reasons").inner_text()
+    assert other.locator("#reasons").inner_text() == reasons
+    names = ("#method", "#hits", "#weight", "#q")
+    values = [other.locator(name).input_value() for name in names]
+    assert values == ["rm3", "50", "0.7", TOPIC["q"]]
 
 
 def test_the_keyboard_alone(tabs: Any) -> None:
@@ -359,19 +376,24 @@ def test_a_phone(tabs: Any) -> None:
     tab.sees("#before .post", hidden=["#why"])
 
 
+def light(color: str) -> float:
+    """Relative luminance of WCAG 2, from 0 to 1."""
+    channels = re.findall(r"\d+", color)[:3]
+    values = np.array(channels, dtype=np.float64) / 255
+    linear = np.where(
+        values <= 0.04045,
+        values / 12.92,
+        ((values + 0.055) / 1.055) ** 2.4,
+    )
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
-    """Texts, shades included, have WCAG's contrast of 4.5 with what is behind them."""
+    """Texts, shades included, have WCAG's contrast of 4.5 with their background."""
     _, page = tabs(MIXED, color_scheme=scheme)
     page.locator("#after .post").nth(5).locator(".text").click()
     expect(page.locator("#why table.matches")).to_be_visible()
-
-    def light(color: str) -> float:
-        parts = np.array([*map(int, re.findall(r"\d+", color)[:3])]) / 255
-        linear = np.where(
-            parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4
-        )
-        return float(linear @ [0.2126, 0.7152, 0.0722])
 
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (light(ground) < 0.1) == (scheme == "dark")
@@ -382,11 +404,9 @@ def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
             behind = behind.parentElement;
         return [item.className, getComputedStyle(item).color, ground(behind)];
     })"""
-    shown = page.locator(
-        "mark, .text, .score, .move, .badge, .quiet, #status, h2, td, th, time"
-    )
+    names = "mark, .text, .score, .move, .badge, .quiet, #status, h2, td, th, time"
     contrasts = {}
-    for name, color, behind in shown.evaluate_all(script):
+    for name, color, behind in page.locator(names).evaluate_all(script):
         low, high = sorted((light(color), light(behind)))
         contrasts[f"{name} {color} {behind}"] = (high + 0.05) / (low + 0.05)
     assert len(contrasts) > 8
@@ -397,14 +417,10 @@ def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
 def test_texts_are_never_markup(model: str, tabs: Any) -> None:
     tab, page = tabs({"q": HOSTILE_QUERY, "model": model})
     for post in HOSTILE:
-        [place] = [
-            n for n, doc_id in enumerate(tab.order("after")) if doc_id == post["id"]
-        ]
-        item = page.locator("#after .post").nth(place)
-        # As pipeline.explain prints it.
-        assert item.locator(".text").evaluate("text => text.textContent") == visible(
-            post["text"]
-        )
+        row = tab.order("after").index(post["id"])
+        item = page.locator("#after .post").nth(row)
+        text = item.locator(".text").evaluate("text => text.textContent")
+        assert text == visible(post["text"]), "as pipeline.explain prints it"
         links = item.locator("a").evaluate_all("all => all.map(a => [a.href, a.rel])")
         if post["url"].startswith("http"):
             [(address, relation)] = links
@@ -426,12 +442,11 @@ def test_errors_are_shown(tabs: Any) -> None:
     page.goto(f"{tab.served.address}/?q=a&model=mp_hcnn&method=<b>x</b>")
     problem = "method: found '<b>x</b>', expected one of ql, bm25, rm3, axiom"
     expect(page.get_by_role("alert")).to_have_text(problem)
-    # The browser itself reports answers that are errors.
+    # The browser reports responses that are errors.
     tab.problems = [problem for problem in tab.problems if "422" not in problem]
     page.goto(f"{tab.served.address}/?{urlencode(TOPIC | {'post': '17'})}")
-    expect(page.get_by_role("alert")).to_contain_text(
-        "post 17 is not among the results"
-    )
+    problem = "post 17 is not among the results"
+    expect(page.get_by_role("alert")).to_contain_text(problem)
 
 
 def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> None:

@@ -19,6 +19,8 @@ from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
 from httpx import Client
 from starlette.testclient import TestClient
 
+from tweetrerank.pipeline.service.json_log import LOG, JsonFormatter
+from tweetrerank.pipeline.service.limits import Limits
 from tweetrerank.pipeline.service.proxy import upstream
 from tweetrerank.pipeline.service.proxy.allowed import matches
 from tweetrerank.pipeline.service.proxy.ask import (
@@ -27,7 +29,6 @@ from tweetrerank.pipeline.service.proxy.ask import (
     read_search,
 )
 from tweetrerank.pipeline.service.proxy.query_text import plain_text
-from tweetrerank.pipeline.service.requests import LOG, JsonFormatter, Limits
 from tweetrerank.rerankers.text.passages import best_passages
 
 WINDOW = 100

@@ -28,8 +28,8 @@ from tweetrerank.pipeline.service.app import MOST_EVENTS
 from tweetrerank.pipeline.service.log import SearchLog
 from tweetrerank.pipeline.service.proxy.ask import SearchDefaults
 from tweetrerank.pipeline.service.proxy.interleaving import team_draft
-from tweetrerank.pipeline.service.requests import RequestError
 from tweetrerank.pipeline.service.served_models import Models
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -46,10 +46,11 @@ from tweetrerank.pipeline.ranking.build import Source
 from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE
 from tweetrerank.pipeline.runtime import read_keys
 from tweetrerank.pipeline.serve import Options, read_again
-from tweetrerank.pipeline.service import served_models as serving
+from tweetrerank.pipeline.service import workers
 from tweetrerank.pipeline.service.connections import tls_of
-from tweetrerank.pipeline.service.requests import LOG, RequestError
-from tweetrerank.pipeline.service.served_models import Workers
+from tweetrerank.pipeline.service.json_log import LOG
+from tweetrerank.pipeline.service.service_errors import RequestError
+from tweetrerank.pipeline.service.workers import Workers
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.pairs import Pairs
@@ -65,17 +66,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Running]:
-    with running(
-        "--checkpoint", folder, "--checkpoint", "mp_hcnn", "--threads", 1
-    ) as opened:
-        yield opened
+    names = ("--checkpoint", folder, "--checkpoint", "mp_hcnn")
+    with running(*names, "--threads", 1) as service:
+        yield service
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def change_weight(folder: Path, weight: float) -> float:
-    """Write another λ into a checkpoint; gives the old one."""
-    tuning = json.loads((folder / TUNING_FILE).read_text())
+    """Write another λ into a checkpoint; returns the old one."""
+    tuning = read_json(folder / TUNING_FILE)
     (folder / TUNING_FILE).write_text(json.dumps(tuning | {"weight": weight}))
-    checkpoints.write_config(folder, json.loads((folder / "config.json").read_text()))
+    checkpoints.write_config(folder, read_json(folder / "config.json"))
     return float(tuning["weight"])
 
 
@@ -83,11 +93,14 @@ def order(response: httpx.Response) -> list[int]:
     return [rank["index"] for rank in response.json()]
 
 
+# --- Reloads --------------------------------------------------------------------------
+
+
 @pytest.mark.slow
 def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> None:
     """No request is lost, and a damaged checkpoint changes nothing."""
-    served = httpx.get(f"{service.address}/v1/models").json()["data"]
-    assert [model["id"] for model in served] == ["mine", "mp_hcnn"]
+    models = httpx.get(f"{service.address}/v1/models").json()["data"]
+    assert [model["id"] for model in models] == ["mine", "mp_hcnn"]
     documents = [
         {"text": text, "first_stage_score": float(n)} for n, text in enumerate(TEXTS)
     ]
@@ -95,7 +108,7 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
     before = service.post(body)
     ended = threading.Event()
 
-    def ask_on() -> set[int]:
+    def post_until_ended() -> set[int]:
         statuses = {service.post(body).status_code}
         while not ended.is_set():
             statuses.add(service.post(body).status_code)
@@ -103,18 +116,17 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
 
     with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
         stack.callback(ended.set)
-        clients = [pool.submit(ask_on) for _ in range(2)]
+        clients = [pool.submit(post_until_ended) for _ in range(2)]
         weight = change_weight(folder, 0.0)
         service.reload("mine: loaded again")
         # By λ = 0 the order is that of the first stage.
         expected = list(range(len(TEXTS)))[::-1]
         assert order(service.post(body)) == expected
-        (folder / "config.json").write_text("{")
+        config = folder / "config.json"
+        config.write_text("{")
         service.reload("mine: the old model stays")
         assert order(service.post(body)) == expected
-        shutil.copyfile(
-            checkpoints.find("mp_hcnn") / "config.json", folder / "config.json"
-        )
+        shutil.copyfile(checkpoints.find("mp_hcnn") / "config.json", config)
         change_weight(folder, weight)
         service.lines.clear()
         service.reload("mine: loaded again")
@@ -122,48 +134,68 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
     assert [client.result() for client in clients] == [{200}] * 2
 
 
-def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("content", "message", "statuses"),
+    [
+        pytest.param(b"old", "1 keys", [200, 401], id="unchanged"),
+        pytest.param(b"other\n\n  new \n", "2 keys", [401, 200], id="others"),
+        pytest.param(b"", "the old keys stay: .*no key", [200, 401], id="empty"),
+        pytest.param(None, "the old keys stay: .*No such", [200, 401], id="no file"),
+    ],
+)
+def test_keys_are_read_again(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes | None,
+    message: str,
+    statuses: list[int],
+) -> None:
     caplog.set_level("INFO", LOG.name)
-    file, keys = tmp_path / "keys", ["old"]
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_bytes(content)
+    keys = ["old"]
     with client_of(keys=keys) as client:
-        for content, told, statuses in (
-            (b"old", "1 keys", [200, 401]),
-            (b"other\n\n  new \n", "2 keys", [401, 200]),
-            (b"", "the old keys stay: .*no key", [401, 200]),
-            (None, "the old keys stay: .*No such", [401, 200]),
-        ):
-            file.unlink() if content is None else file.write_bytes(content)
-            read_again(Options(api_key_file=file), keys, lambda: None)
-            assert re.search(told, caplog.messages[-1])
-            headers = [{"authorization": f"Bearer {key}"} for key in ("old", "new")]
-            assert [
-                client.get("/info", headers=h).status_code for h in headers
-            ] == statuses
-            caplog.clear()
-    for wrong, problem in (
-        *((b"\n \n", "found no key"), (b"\xff\xfe", "found no text")),
-        *(
-            (text.encode(), "other characters than visible ASCII")
-            for text in ("a b", "schlüssel")
-        ),
-    ):
-        file.write_bytes(wrong)
-        with pytest.raises(DataError, match=problem):
-            read_keys(file)
+        read_again(Options(api_key_file=file), keys, lambda: None)
+        assert re.search(message, caplog.messages[-1])
+        headers = [{"authorization": f"Bearer {key}"} for key in ("old", "new")]
+        responses = [client.get("/info", headers=header) for header in headers]
+    assert [response.status_code for response in responses] == statuses
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\n \n", "found no key"),
+        (b"\xff\xfe", "found no text"),
+        (b"a b", "other characters than visible ASCII"),
+        ("schlüssel".encode(), "other characters than visible ASCII"),
+    ],
+)
+def test_wrong_files_of_keys(tmp_path: Path, content: bytes, problem: str) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=problem):
+        read_keys(file)
+
+
+def test_a_folder_of_keys(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         read_keys(tmp_path)
 
 
-def issue(by: trustme.CA, folder: Path) -> list[Path]:
-    """Write a certificate of this machine and its key; gives both files."""
-    made, files = by.issue_cert("127.0.0.1"), [folder / "certificate", folder / "key"]
-    files[0].write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
-    made.private_key_pem.write_to_path(files[1])
-    return files
+def issue(authority: trustme.CA, folder: Path) -> list[Path]:
+    """Write a certificate of this machine and its key; returns both files."""
+    issued = authority.issue_cert("127.0.0.1")
+    certificate = folder / "certificate"
+    key = folder / "key"
+    certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(key)
+    return [certificate, key]
 
 
 def status(address: str, trusted: trustme.CA, client: trustme.CA | None = None) -> int:
-    """Of a response to a client that trusts an authority, with a certificate of its own by one."""
+    """Status for a client that trusts an authority, with a certificate by another."""
     context = ssl.create_default_context()
     trusted.configure_trust(context)
     if client:
@@ -172,81 +204,89 @@ def status(address: str, trusted: trustme.CA, client: trustme.CA | None = None) 
 
 
 def test_certificates_are_read_again(tmp_path: Path) -> None:
-    """Of the service; clients need one of theirs, where authorities are named."""
-    authority, other = trustme.CA(), trustme.CA()
+    """Clients need a certificate, too, because authorities are named."""
+    authority = trustme.CA()
+    other = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority")
-    files = issue(authority, tmp_path)
-    load_tls = partial(tls_of, *files, tmp_path / "authority")
-    options, tls = Options(ssl_certfile=files[0]), load_tls()
-    again = partial(load_tls, known=tls)
+    certificate, key = issue(authority, tmp_path)
+    load_tls = partial(tls_of, certificate, key, tmp_path / "authority")
+    options = Options(ssl_certfile=certificate)
+    tls = load_tls()
+    load_again = partial(load_tls, known=tls)
     with listening(app_of(), tls=tls) as address:
         assert status(address, authority, authority) == 200
         with pytest.raises(httpx.TransportError):
             status(address, authority)
         issue(other, tmp_path)
-        read_again(options, [], again)
+        read_again(options, [], load_again)
         assert status(address, other, authority) == 200
-        files[0].write_text("nothing")
-        read_again(options, [], again)
+        certificate.write_text("nothing")
+        read_again(options, [], load_again)
         assert status(address, other, authority) == 200
         with pytest.raises(httpx.ConnectError):
             status(address, authority, authority)
-    with pytest.raises(
-        DataError, match="expected a certificate, its key without a password"
-    ):
-        tls_of(*files, None)
-
-
-@pytest.mark.slow
-def test_an_early_signal_ends_nothing_and_risks_are_told(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate, key = issue(authority, tmp_path)
-    files = ["--ssl-certfile", certificate, "--ssl-keyfile", key]
-    with stub_engine() as (url, _):
-        engine = ["--engine", url, "--engine-index", "posts", "--host", "0.0.0.0"]
-        with running("--threads", 1, *files, *engine, is_ready=False) as service:
-            ignored = Path(f"/proc/{service.process.pid}/status")
-            while (
-                not int(re.findall(r"SigIgn:\s+(\w+)", ignored.read_text())[0], 16) & 1
-            ):
-                time.sleep(0.02)
-            for _ in range(5):
-                service.process.send_signal(signal.SIGHUP)
-            port = (
-                service.wait_for("serving ")
-                .partition("https://0.0.0.0:")[2]
-                .partition('"')[0]
-            )
-            assert status(f"https://127.0.0.1:{port}", authority) == 200
-            assert "asks for no password" in service.wait_for(url)
+    problem = "expected a certificate, its key without a password"
+    with pytest.raises(DataError, match=problem):
+        tls_of(certificate, key, None)
 
 
 @pytest.mark.slow
 def test_changed_keys_and_indexes_are_read_again(tmp_path: Path) -> None:
-    """An index for the page; one that is damaged changes nothing."""
-    posts, folder = [Post("1", "storm at sea"), Post("2", "lunch")], tmp_path / "index"
+    """A damaged index changes nothing on the page."""
+    posts = [Post("1", "storm at sea"), Post("2", "lunch")]
+    folder = tmp_path / "index"
+    keys = tmp_path / "keys"
     build(posts, folder, [])
-    (keys := tmp_path / "keys").write_text("old")
-    options = ["--checkpoint", "mp_hcnn", "--index", folder, "--api-key-file", keys]
+    keys.write_text("old")
+    options = ("--checkpoint", "mp_hcnn", "--index", folder, "--api-key-file", keys)
     with running(*options, "--threads", 1) as service:
 
         def hits(query: str, key: str = "new") -> list[str]:
-            address, headers = (
+            response = httpx.get(
                 f"{service.address}/api/search",
-                {"authorization": f"Bearer {key}"},
+                params={"q": query, "model": "mp_hcnn"},
+                headers={"authorization": f"Bearer {key}"},
+                timeout=60,
             )
-            asked = {"q": query, "model": "mp_hcnn"}
-            response = httpx.get(address, params=asked, headers=headers, timeout=60)
-            return [post["doc_id"] for post in response.json()["posts"]]
+            return sorted(post["doc_id"] for post in response.json()["posts"])
 
-        assert (hits("storm", "old"), hits("sea", "old")) == (["1"], ["1"])
+        assert hits("storm", "old") == ["1"]
+        assert hits("sea", "old") == ["1"]
         build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
         keys.write_text("new")
         service.reload("opened again, 4 posts")
-        assert sorted(hits("storm")) == ["1", "3", "4"]
+        assert hits("storm") == ["1", "3", "4"]
         (folder / "manifest.json").write_text("{")
         service.reload("the index stays as it was")
-        assert sorted(hits("storm")) == ["1", "3", "4"]
+        assert hits("storm") == ["1", "3", "4"]
+
+
+# --- Start and end --------------------------------------------------------------------
+
+
+def ignores_sighup(pid: int) -> bool:
+    """Whether a process ignores signal 1, by the lowest bit of its mask."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = re.findall(r"SigIgn:\s+(\w+)", text)
+    return int(mask, 16) & 1 == 1
+
+
+@pytest.mark.slow
+def test_an_early_signal_ends_nothing_and_risks_are_logged(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate, key = issue(authority, tmp_path)
+    files = ("--ssl-certfile", certificate, "--ssl-keyfile", key)
+    with stub_engine() as (url, _):
+        engine = ("--engine", url, "--engine-index", "posts", "--host", "0.0.0.0")
+        with running("--threads", 1, *files, *engine, is_ready=False) as service:
+            pid = service.process.pid
+            wait_until(lambda: ignores_sighup(pid), 60)
+            for _ in range(5):
+                service.process.send_signal(signal.SIGHUP)
+            line = service.wait_for("serving ")
+            (port,) = re.findall(r"https://0\.0\.0\.0:(\d+)", line)
+            assert status(f"https://127.0.0.1:{port}", authority) == 200
+            assert "asks for no password" in service.wait_for(url)
 
 
 @pytest.mark.slow
@@ -254,138 +294,146 @@ def test_a_terminated_service_finishes_its_requests() -> None:
     with running("--threads", 1) as service, ThreadPoolExecutor(4) as pool:
         scorer = descendants(service.process.pid)[-1]
         os.kill(scorer, signal.SIGSTOP)
-        asking = [pool.submit(service.post) for _ in range(4)]
+        futures = [pool.submit(service.post) for _ in range(4)]
         # Until all but the first one wait: connections not accepted yet are lost.
-        while "te_queue_size 3.0" not in (
-            text := httpx.get(f"{service.address}/metrics").text
-        ):
-            assert not any(future.done() for future in asking), text
+        metrics = ""
+        while "te_queue_size 3.0" not in metrics:
+            metrics = httpx.get(f"{service.address}/metrics").text
+            assert not any(future.done() for future in futures), metrics
         service.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         os.kill(scorer, signal.SIGCONT)
-        answers = [future.result() for future in asking]
-        assert [answer.status_code for answer in answers] == [200] * len(asking)
+        responses = [future.result() for future in futures]
+        assert [response.status_code for response in responses] == [200] * 4
         assert all(map(json.loads, service.lines))
-        assert all(len(answer.json()) == len(TEXTS) for answer in answers)
+        assert [len(response.json()) for response in responses] == [len(TEXTS)] * 4
         assert service.process.wait(20) == 0
         with pytest.raises(httpx.ConnectError):
             service.post()
 
 
+def alive(pids: Sequence[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
 @pytest.mark.slow
 def test_processes_that_score_live_and_die_with_the_service() -> None:
-    with running(
-        "--checkpoint", "mp_hcnn", "--threads", "2", "--cache", "32MB"
-    ) as service:
+    options = ("--checkpoint", "mp_hcnn", "--threads", "2", "--cache", "32MB")
+    with running(*options) as service:
         expected = service.post().json()
         # Both that score; the one that they are forked from came before them.
         for pid in descendants(service.process.pid)[-2:]:
             os.kill(pid, signal.SIGKILL)
         assert service.post().json() == expected
         service.wait_for("has died")
-        actual = descendants(service.process.pid)
+        pids = descendants(service.process.pid)
         service.process.kill()
         service.process.wait()
-    end = time.monotonic() + 20
-    while (
-        any(Path(f"/proc/{pid}").exists() for pid in actual) and time.monotonic() < end
-    ):
-        time.sleep(0.05)
-    assert not [pid for pid in actual if Path(f"/proc/{pid}").exists()]
+    wait_until(lambda: not alive(pids), 20)
+    assert not alive(pids)
 
 
 def test_a_port_in_use(command: Command, service: Running) -> None:
     port = service.address.rpartition(":")[2]
     errors = command("serve", "--port", port, code=1).err
     problem = f"python -m pipeline.serve: error: --host 127.0.0.1 --port {port}:"
-    assert errors.startswith(problem) and errors.count("\n") == 1
+    assert errors.startswith(problem)
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
     body = {"query": QUERY, "texts": ["x" * 20_000]}
     with running("--threads", "1", "--log-texts", is_read=False) as service:
-        for _ in range(20):  # A pipe holds 64 KiB.
-            assert service.post(body).status_code == 200
+        # A pipe holds 64 KiB.
+        statuses = [service.post(body).status_code for _ in range(20)]
+        assert statuses == [200] * 20
         service.process.terminate()
         assert service.process.wait(20) == 0
 
 
-EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
-PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
+# --- Processes that score -------------------------------------------------------------
+
+AWKWARD_POSTS = [(text, text) for text in AWKWARD.values()] + [("", "")]
+PAIRS = all_pairs(QUERIES + list(AWKWARD.values()), POSTS + AWKWARD_POSTS)
 
 
 @pytest.fixture(scope="module")
 def checkpoint() -> Model:
-    multiprocessing.set_forkserver_preload(
-        ["tweetrerank.pipeline.service.served_models"]
-    )
+    multiprocessing.set_forkserver_preload(["tweetrerank.pipeline.service.workers"])
     forkserver.ensure_running()
     return checkpoints.load(checkpoints.find("mp_hcnn"))
 
 
-def scorer_of(
-    folder: Path, processes: int = 2
-) -> tuple[Workers, Callable[[], list[int]]]:
-    """And its processes: one that has loaded the model, and those that score, a free one first."""
-    before = {*descendants(os.getpid())}
-    scorer = Workers({"m": Source(folder)}, 1 << 28, processes)
-    return scorer, lambda: [
-        pid for pid in descendants(os.getpid()) if pid not in before
-    ]
+class ScorerOfTest:
+    """Workers with one model, and their processes."""
+
+    def __init__(self, folder: Path, processes: int = 2) -> None:
+        self._others = set(descendants(os.getpid()))
+        self.workers = Workers({"m": Source(folder)}, 1 << 28, processes)
+
+    def processes(self) -> list[int]:
+        """The one with the loaded model, then those that score, a free one first."""
+        return [pid for pid in descendants(os.getpid()) if pid not in self._others]
+
+    def ask(self, *requests: Pairs) -> Any:
+        async def together() -> Any:
+            tasks = [self.workers.ask("m", pairs) for pairs in requests]
+            return await asyncio.gather(*tasks)
+
+        return service_samples.run_apart(together)
+
+    def scores(self) -> Any:
+        """Scores of all pairs."""
+        (scores,) = self.ask(PAIRS)
+        return scores
 
 
-def ask(scorer: Workers, *requests: Pairs) -> Any:
-    async def together() -> Any:
-        return await asyncio.gather(*(scorer.ask("m", pairs) for pairs in requests))
-
-    return service_samples.run_apart(together)
-
-
-def test_requests_get_their_own_answers_until_the_scorer_ends(
-    checkpoint: Model,
-) -> None:
-    (scorer, processes), expected = (
-        scorer_of(checkpoint.directory),
-        checkpoint.score(PAIRS),
-    )
+def test_requests_get_their_own_answers(checkpoint: Model) -> None:
+    scorer = ScorerOfTest(checkpoint.directory)
+    expected = checkpoint.score(PAIRS)
     rng = np.random.default_rng(1)
-    parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
-    for part, scores in zip(parts, ask(scorer, *map(PAIRS.take, parts)), strict=True):
-        np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
-    assert ask(scorer, PAIRS.take(np.zeros(0, np.int64)))[0].shape == (0,)
+    samples = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
+    answers = scorer.ask(*map(PAIRS.take, samples))
+    for rows, scores in zip(samples, answers, strict=True):
+        np.testing.assert_allclose(scores, expected[rows], rtol=1e-6, atol=4e-6)
+    (no_scores,) = scorer.ask(PAIRS.take(np.zeros(0, np.int64)))
+    assert no_scores.shape == (0,)
+
+
+def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
+    scorer = ScorerOfTest(checkpoint.directory)
+    expected = checkpoint.score(PAIRS)
+    no_texts: Any = [None] * len(PAIRS.queries)
     with pytest.raises((TypeError, AttributeError)) as raised:
-        ask(scorer, replace(PAIRS, queries=[None] * len(PAIRS.queries)))  # type: ignore[list-item]
-    assert any(
-        "in score" in note for note in raised.value.__notes__
-    )  # Where it happened
-    assert len(processes()) == 3
-    for process in processes():
-        os.kill(process, signal.SIGTERM)  # It is for the service.
-    np.testing.assert_allclose(ask(scorer, PAIRS)[0], expected, atol=4e-6)
-    del scorer, raised
+        scorer.ask(replace(PAIRS, queries=no_texts))
+    # The notes have the place of the error.
+    assert any("in score" in note for note in raised.value.__notes__)
+    assert len(scorer.processes()) == 3
+    for process in scorer.processes():
+        os.kill(process, signal.SIGTERM)  # This signal is for the service.
+    np.testing.assert_allclose(scorer.scores(), expected, atol=4e-6)
+    processes = scorer.processes
+    scorer.workers = None  # type: ignore[assignment]
+    del raised
     gc.collect()  # A task is in a cycle with its error.
-    end = time.monotonic() + 10
-    while processes() and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: not processes(), 10)
     assert not processes()
 
 
 def test_a_process_that_hangs_is_replaced(
     checkpoint: Model, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(serving, "ANSWER", 2.0)
-    scorer, processes = scorer_of(checkpoint.directory)
-    expected = ask(scorer, PAIRS)[0]
+    monkeypatch.setattr(workers, "ANSWER", 2.0)
+    scorer = ScorerOfTest(checkpoint.directory)
+    expected = scorer.scores()
+    # More than fits into the pipe to a process
+    large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000])
     for _ in range(2):
-        os.kill(processes()[1], signal.SIGSTOP)
+        os.kill(scorer.processes()[1], signal.SIGSTOP)
         started = time.monotonic()
-        # More than fits into the pipe to it.
-        large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000])
-        assert len(ask(scorer, large)[0]) == len(PAIRS)
-        np.testing.assert_allclose(
-            ask(scorer, PAIRS)[0], expected, rtol=1e-6, atol=4e-6
-        )
+        assert len(scorer.ask(large)[0]) == len(PAIRS)
+        np.testing.assert_allclose(scorer.scores(), expected, rtol=1e-6, atol=4e-6)
         assert time.monotonic() - started < 10
 
 
@@ -393,30 +441,31 @@ def test_a_process_that_hangs_is_replaced(
 def test_a_process_that_dies_again_is_started_later(
     checkpoint: Model, monkeypatch: Patch
 ) -> None:
-    scorer, processes = scorer_of(checkpoint.directory, 1)
-    starts, fork = [], serving.Workers.fork
+    scorer = ScorerOfTest(checkpoint.directory, 1)
+    starts: list[int] = []
+    fork = Workers.fork
 
-    def broken(template: Workers) -> object:
-        started = fork(template)
-        starts.append(started[1])
-        os.kill(started[1], signal.SIGKILL)
-        return started
+    def fork_and_kill(template: Workers) -> object:
+        connection, pid = fork(template)
+        starts.append(pid)
+        os.kill(pid, signal.SIGKILL)
+        return connection, pid
 
-    monkeypatch.setattr(serving.Workers, "fork", broken)
-    os.kill(processes()[1], signal.SIGKILL)
+    monkeypatch.setattr(Workers, "fork", fork_and_kill)
+    os.kill(scorer.processes()[1], signal.SIGKILL)
     end = time.monotonic() + 2
     while time.monotonic() < end:
         with pytest.raises(RequestError) as raised:
-            ask(scorer, PAIRS)
+            scorer.scores()
         assert raised.value.kind == "unready"
-    assert len(starts) <= 4  # after 0, 0.25, 0.75 and 1.75 s
+    assert len(starts) <= 4, "after 0, 0.25, 0.75 and 1.75 s"
     monkeypatch.undo()
     time.sleep(2.5)
     # An answer ends the pause: there is none before the next starts.
-    assert ask(scorer, PAIRS)[0].shape == (len(PAIRS),)
+    assert scorer.scores().shape == (len(PAIRS),)
     for _ in range(3):
-        os.kill(processes()[1], signal.SIGKILL)
-        assert ask(scorer, PAIRS)[0].shape == (len(PAIRS),)
+        os.kill(scorer.processes()[1], signal.SIGKILL)
+        assert scorer.scores().shape == (len(PAIRS),)
 
 
 def test_a_changed_folder_is_no_part_of_answers(
@@ -424,24 +473,24 @@ def test_a_changed_folder_is_no_part_of_answers(
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoint.directory, folder)
-    scorer, processes = scorer_of(folder)
-    expected = ask(scorer, PAIRS)[0]
-    config = json.loads((folder / "config.json").read_text())
+    scorer = ScorerOfTest(folder)
+    expected = scorer.scores()
+    config = read_json(folder / "config.json")
     checkpoints.write_config(folder, config | {"provenance": "another"})
-    os.kill(processes()[1], signal.SIGKILL)
-    np.testing.assert_allclose(ask(scorer, PAIRS)[0], expected, rtol=1e-6, atol=4e-6)
-    for process in processes():
+    os.kill(scorer.processes()[1], signal.SIGKILL)
+    np.testing.assert_allclose(scorer.scores(), expected, rtol=1e-6, atol=4e-6)
+    for process in scorer.processes():
         os.kill(process, signal.SIGKILL)
     time.sleep(0.3)
     with pytest.raises(RequestError, match="is being replaced"):
-        ask(scorer, PAIRS)
+        scorer.scores()
 
 
 TREES = """
 import sys
 import tweetrerank.pipeline.service.app, tweetrerank.pipeline.service.log
 from tweetrerank.pipeline.ranking.build import Source
-from tweetrerank.pipeline.service.served_models import Scorer
+from tweetrerank.pipeline.service.scorer import Scorer
 from tweetrerank.rerankers.checkpoint import find
 Scorer({"w": Source(find("window"))}, 1000)
 print({"torch", "pandas", "sklearn"} & {*sys.modules})

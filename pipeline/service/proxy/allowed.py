@@ -14,7 +14,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 Json = dict[str, Any]
 

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from tweetrerank.indexes.engines.engine_search import single_precision
-from tweetrerank.pipeline.service.formats import Request, ScoreRequest
 from tweetrerank.pipeline.service.proxy.ask import Candidates, PostFields
 from tweetrerank.pipeline.service.proxy.json_path import values_at
+from tweetrerank.pipeline.service.score_request import Request, ScoreRequest
 from tweetrerank.rerankers.pairs import number_of
 
 _PLAIN = (str, int, float)

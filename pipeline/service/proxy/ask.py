@@ -20,7 +20,7 @@ from tweetrerank.pipeline.service.proxy.json_path import (
     values_at,
 )
 from tweetrerank.pipeline.service.proxy.query_text import field_names, text_of
-from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 _DESCENDING: tuple[Any, ...] = (
     "_score",

@@ -9,13 +9,15 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.requests import Request
 
+from tweetrerank.pipeline.service.limits import deadline_of
 from tweetrerank.pipeline.service.proxy.allowed import (
     LISTS,
     matches,
     readable,
     refused,
 )
-from tweetrerank.pipeline.service.requests import Record, RequestError, deadline_of
+from tweetrerank.pipeline.service.request_record import Record
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 Headers = Iterable[tuple[str, str]]
 

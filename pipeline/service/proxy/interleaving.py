@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tweetrerank.pipeline.collections.click_log import CHALLENGER, CHAMPION
+from tweetrerank.pipeline.service.json_log import LOG
 from tweetrerank.pipeline.service.log import SearchLog
 from tweetrerank.pipeline.service.proxy.answer import Hit
 from tweetrerank.pipeline.service.proxy.ask import Candidates
-from tweetrerank.pipeline.service.requests import LOG, Record
-from tweetrerank.pipeline.service.served_models import Models, ServedModel
+from tweetrerank.pipeline.service.request_record import Record
+from tweetrerank.pipeline.service.scorer import ServedModel
+from tweetrerank.pipeline.service.served_models import Models
 
 Score = Callable[[ServedModel, Record], Awaitable[Any]]
 """Scores the candidates by a model; a record counts the work."""

@@ -32,7 +32,8 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from tweetrerank.pipeline.service.app import Service
+from tweetrerank.pipeline.service.json_log import LOG
+from tweetrerank.pipeline.service.limits import apart, unless_gone
 from tweetrerank.pipeline.service.log import SearchLog
 from tweetrerank.pipeline.service.proxy.allowed import (
     Grammar,
@@ -65,14 +66,9 @@ from tweetrerank.pipeline.service.proxy.call import (
 )
 from tweetrerank.pipeline.service.proxy.interleaving import LoggedSearch, Ranked
 from tweetrerank.pipeline.service.proxy.upstream import Upstream
-from tweetrerank.pipeline.service.requests import (
-    LOG,
-    ErrorFormat,
-    RequestError,
-    apart,
-    unless_gone,
-)
-from tweetrerank.pipeline.service.served_models import ServedModel
+from tweetrerank.pipeline.service.rerank_service import Service
+from tweetrerank.pipeline.service.scorer import ServedModel
+from tweetrerank.pipeline.service.service_errors import ErrorFormat, RequestError
 
 SEARCHES = 500  # Searches in one request, at most
 

@@ -14,7 +14,7 @@ from yarl import URL
 
 from tweetrerank.pipeline.service.proxy.allowed import LISTS
 from tweetrerank.pipeline.service.proxy.call import EngineRequest
-from tweetrerank.pipeline.service.requests import RequestError
+from tweetrerank.pipeline.service.service_errors import RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection

@@ -1,0 +1,139 @@
+"""A model that is ready to answer, and the scorer of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tweetrerank.pipeline.ranking.build import Source, mixed
+from tweetrerank.pipeline.ranking.checkpoints import check_reads_given
+from tweetrerank.pipeline.ranking.interpolation import Calibration, tuning_of
+from tweetrerank.pipeline.service.score_request import Mix, ScoreRequest
+from tweetrerank.pipeline.service.score_response import (
+    RankedScores,
+    ScoreResponse,
+    best_first,
+)
+from tweetrerank.rerankers.model import Model
+from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs, numbers_of
+from tweetrerank.rerankers.reranker_error import RerankerError
+from tweetrerank.rerankers.text.passages import best_passages
+
+Scores = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model, which ``scorer`` runs under its name."""
+
+    name: str
+    source: Source
+    version: str  # Version of its files
+    device: str
+    signals: set[str]
+    reads_lists: bool  # Whether each score depends on all documents
+    weight: float  # λ, for /v1/models
+    calibration: Calibration
+    scorer: Scorer = field(default=None, compare=False)  # type: ignore[assignment]
+
+    @cached_property
+    def checkpoint(self) -> Model:
+        """Model in this process, without λ, for the page; loaded at the first use."""
+        return self.source.load(self.device)
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        """Names of the documents' numbers that it reads."""
+        return numbers_of(self.signals)
+
+    def respond(self, request: ScoreRequest, scores: Scores) -> ScoreResponse:
+        """Return the response to a request from the model's scores [D].
+
+        :func:`tweetrerank.pipeline.service.score_response.best_first` orders the
+        documents, equal scores included.
+        """
+        mix: Mix = "neural"
+        if request.options.mix != "neural" and request.first_stage is not None:
+            mix = "interpolated"
+        reads_first_stage = not self.reads_lists and FIRST_STAGE in self.signals
+        if mix == "interpolated" and reads_first_stage:
+            results = RankedScores.of_mixture(scores)
+        else:
+            results = RankedScores.calibrated(scores, self.calibration)
+        if request.weight is not None and request.first_stage is not None:
+            results = results.mixed_with(request.first_stage, request.weight)
+        order = best_first(results.keys, later_first=request.options.is_tei)
+        texts = results.texts(request.options)
+        return ScoreResponse(request, self.name, mix, texts, order)
+
+
+def load(
+    name: str, source: Source, cache: int, device: str
+) -> tuple[Model, ServedModel]:
+    """Load a model that keeps ``cache`` bytes of posts.
+
+    Raises RerankerError or DataError for a damaged or unsuitable one.
+    """
+    version = source.version
+    tuning = tuning_of(source.folder)
+    plain = source.load(device)
+    check_reads_given(plain)
+    model = mixed(plain, has_scores=True).remembering(cache)
+    if source.version != version:
+        raise RerankerError(f"{source.folder}: has changed while it was read")
+    model.warm_up()
+    served = ServedModel(
+        name,
+        source,
+        version,
+        model.device,
+        model.signals,
+        reads_lists=plain.reads == "lists",
+        weight=getattr(model, "weight", 1.0),
+        calibration=(tuning and tuning.calibration) or Calibration(),
+    )
+    return model, served
+
+
+class Scorer:
+    """Scorer in this process, as for a GPU.
+
+    ``loaded``: name -> model, or the error of its loading.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, Source], cache: int, device: str = "cpu"
+    ) -> None:
+        self._models: dict[str, Model] = {}
+        self.loaded: dict[str, ServedModel | Exception] = {}
+        for name, source in sources.items():
+            try:
+                model, served = load(name, source, cache, device)
+            except Exception as error:
+                self.loaded[name] = error
+            else:
+                self._models[name] = model
+                self.loaded[name] = served
+
+    async def ask(self, name: str, pairs: Pairs) -> Scores:
+        """Like :meth:`score`, in a thread."""
+        return await asyncio.to_thread(self.score, name, pairs)
+
+    def score(self, name: str, pairs: Pairs) -> Scores:
+        """Return a model's scores [P] of the pairs of one query.
+
+        Long texts are scored by their best passages. Raises RerankerError.
+        """
+        queries = list(pairs.queries[:1]) * len(pairs.texts)
+        texts = best_passages(queries, pairs.texts)
+        return self._models[name].score(replace(pairs, texts=texts))
+
+    def counts(self, name: str) -> Counter[str]:
+        """Return hits, misses and bytes of a model's kept posts."""
+        return self._models[name].counts
