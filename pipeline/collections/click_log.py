@@ -140,7 +140,9 @@ def read_event(record: Any) -> tuple[str, str, str] | None:
     post = (attributes.get("object") or {}).get("object_id")
     search_id = _id(record.get("query_id"))
     action = _id(record["action_name"])
-    return search_id, action, "" if post is None else _id(post)
+    if post is None:
+        return search_id, action, ""
+    return search_id, action, _id(post)
 
 
 def _read_search(
@@ -338,7 +340,7 @@ class _Impressions:
         clicked_places = [
             place for place, doc_id in enumerate(shown) if doc_id in clicked
         ]
-        last = clicked_places[-1] if clicked_places else -1
+        last = max(clicked_places, default=-1)
         pairs = self.pairs
         for place, doc_id in enumerate(shown):
             pair = pairs.setdefault((number, doc_id), len(pairs))

@@ -102,7 +102,9 @@ class Collection:
     @property
     def key(self) -> str:
         """Name of the folder of its checkpoints, below that of the model."""
-        return f"{OWN}{self.name}" if self.file else self.name
+        if self.file:
+            return OWN + self.name
+        return self.name
 
     # Topics and judgments
 
@@ -173,7 +175,9 @@ class Collection:
         """File of judgments, which may be absent."""
         if self.qrels_files:
             return self.qrels_files[0]
-        return self.answers.labels if self.answers else None
+        if self.answers:
+            return self.answers.labels
+        return None
 
     @cached_property
     def training_qrels(self) -> Qrels | None:
@@ -327,7 +331,9 @@ class Collection:
 
     def _read_posts(self) -> Iterator[Post]:
         self.require_files()
-        return self._source.posts() if self._source else iter(())
+        if self._source is None:
+            return iter(())
+        return self._source.posts()
 
     def post_files(self) -> list[Path]:
         """The files of posts."""
@@ -335,7 +341,9 @@ class Collection:
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
-        files = [*self.topic_files, *self.runs.values(), *self.post_files()]
+        files = list(self.topic_files)
+        files += self.runs.values()
+        files += self.post_files()
         return [path for path in dict.fromkeys(files) if not path.exists()]
 
     def require_files(self) -> None:
@@ -381,7 +389,9 @@ class Collection:
             return tuple(METHODS)
         from tweetrerank.indexes.engines.layout import RANKED
 
-        return tuple(RANKED) if self.engine.has_methods else ()
+        if not self.engine.has_methods:
+            return ()
+        return tuple(RANKED)
 
     def open_index(self) -> "LuceneIndex | EngineIndex":
         """Open the index of the posts.
@@ -437,9 +447,13 @@ class Collection:
     def _posts_options(self) -> list[str]:
         """The options of ``pipeline.index`` that name the posts, for messages."""
         source = self.post_source
-        file = source.folder if isinstance(source, ForeignIndex) else self.file
-        if file or self.name:
-            options = ["--collection", str(file.absolute()) if file else self.name]
+        name = self.name
+        if isinstance(source, ForeignIndex):
+            name = str(source.folder.absolute())
+        elif self.file:
+            name = str(self.file.absolute())
+        if name:
+            options = ["--collection", name]
             if self.data:
                 options += ["--data", str(self.data)]
             return options

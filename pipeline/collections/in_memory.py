@@ -18,8 +18,12 @@ from tweetrerank.indexes.records import id_under, rows_of, short, well_formed
 from tweetrerank.pipeline.collections.collection import Collection
 from tweetrerank.pipeline.collections.folders import home_directory
 from tweetrerank.pipeline.collections.own import ENDING, read_collection
-from tweetrerank.pipeline.collections.row_types import JudgmentsLike, Rows, TopicsLike
-from tweetrerank.pipeline.collections.topics import Topic, as_topics
+from tweetrerank.pipeline.collections.topics import (
+    Rows,
+    Topic,
+    TopicsLike,
+    as_topics,
+)
 from tweetrerank.pipeline.collections.trec import (
     NAMES,
     QRELS_COLUMNS,
@@ -29,6 +33,16 @@ from tweetrerank.pipeline.collections.trec import (
 )
 from tweetrerank.pipeline.text import did_you_mean, say
 from tweetrerank.pipeline.usage_error import UsageError
+
+JudgmentsLike = (
+    str
+    | Path
+    | Sequence[str | Path]
+    | Mapping[str, Mapping[str, int]]
+    | Mapping[int, Mapping[int, int]]
+    | Rows
+)
+"""A file or several, query_id -> doc_id -> grade, rows, or a data frame."""
 
 
 class IrDataset(Protocol):

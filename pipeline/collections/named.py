@@ -12,6 +12,7 @@ from tweetrerank.pipeline.collections.collection import Collection
 from tweetrerank.pipeline.collections.folders import data_directory
 from tweetrerank.pipeline.collections.in_memory import (
     IrDataset,
+    JudgmentsLike,
     collection_of,
     collection_of_ir_dataset,
     qrels_file,
@@ -19,13 +20,13 @@ from tweetrerank.pipeline.collections.in_memory import (
 )
 from tweetrerank.pipeline.collections.index_place import IndexPlace
 from tweetrerank.pipeline.collections.own import ENDING, is_own, read_collection
-from tweetrerank.pipeline.collections.row_types import JudgmentsLike, Rows, TopicsLike
 from tweetrerank.pipeline.collections.sources import (
     Answers,
     ForeignIndex,
     PairFolders,
     PostFiles,
 )
+from tweetrerank.pipeline.collections.topics import Rows, TopicsLike
 from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
 from tweetrerank.pipeline.text import did_you_mean, listed
 from tweetrerank.pipeline.usage_error import UsageError
@@ -61,6 +62,10 @@ def names() -> list[str]:
     return [*_MICROBLOG, "sample", *answers(), *general()]
 
 
+def _names_and_aliases() -> list[str]:
+    return names() + list(_ALIASES)
+
+
 def find(name: str, data: Path | None = None) -> Collection:
     """Return a collection by name, alias (``mb12``) or file.
 
@@ -86,9 +91,10 @@ def _find_own(name: str) -> Collection:
     if not path.exists():
         folder = path.parent
         files = listed(sorted(file.name for file in folder.glob(f"*{ENDING}")))
-        hint = f"; {folder.resolve()} has {files}" if files else ""
-        raise UsageError(f"found no file {name}{hint}")
-    return read_collection(path, [*names(), *_ALIASES])
+        if files:
+            raise UsageError(f"found no file {name}; {folder.resolve()} has {files}")
+        raise UsageError(f"found no file {name}")
+    return read_collection(path, _names_and_aliases())
 
 
 def _no_such_collection(name: str) -> str:
@@ -97,7 +103,7 @@ def _no_such_collection(name: str) -> str:
     if name + ENDING in files:
         hint = f"; did you mean {name + ENDING!r}?"
     else:
-        hint = did_you_mean(name, [*names(), *_ALIASES, *files])
+        hint = did_you_mean(name, _names_and_aliases() + files)
     return (
         f"found neither a file nor a collection {name!r}, expected one of "
         f"{', '.join(names())}, the file of an own one (my-posts.toml), or a folder in "
@@ -218,10 +224,13 @@ def open_collection(
     if ir_dataset is not None:
         collection = collection_of_ir_dataset(ir_dataset)
     else:
-        path = name or beir if topics is None else topics_file(topics)
-        if not path or _is_file_of_topics(path):
-            topic_files = [Path(path)] if path else []
-            return _of_index(topic_files, folder, judgments, engine)
+        path = name or beir
+        if topics is not None:
+            path = topics_file(topics)
+        if not path:
+            return _of_index([], folder, judgments, engine)
+        if _is_file_of_topics(path):
+            return _of_index([Path(path)], folder, judgments, engine)
         collection = find(str(path), data)
     collection = _with_judgments(collection, judgments)
     collection = _in_folder(collection, folder)
@@ -236,7 +245,7 @@ def _check_sources(
     """Check that the arguments name one source of a collection, and one index."""
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
-    count = sum(source not in (None, "") for source in sources)
+    count = sum(source is not None for source in sources)
     if count > 1 or (count == 0 and not index):
         raise UsageError(
             "expected one of name, posts, topics, beir and ir_dataset, or an index"
@@ -251,7 +260,7 @@ def _of_posts(
     signals: Sequence[str],
 ) -> Collection:
     """The collection of posts in memory."""
-    if name in [*names(), *_ALIASES]:
+    if name in _names_and_aliases():
         raise UsageError(f"`name`: {name} is the name of another collection")
     return collection_of(posts, topics, qrels, str(name or ""), signals)
 
@@ -303,9 +312,10 @@ def _of_index(
             f"{topic_files[0]}: a file of topics needs the posts to search: name their "
             "`index` (python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    address = engine_address(engine, None, None) if engine else None
-    place = IndexPlace("", folder, address)
-    path = topic_files[0] if topic_files else place.directory
+    place = IndexPlace("", folder)
+    if engine:
+        place = IndexPlace(engine=engine_address(engine, None, None))
+    path = next(iter(topic_files), place.directory)
     return Collection(
         path.name.split(".")[0],
         topic_files,
@@ -366,7 +376,8 @@ def training_collections(
         )
     candidates = list(_MICROBLOG)
     if of_any_kind:
-        candidates += [*general(), *QUESTIONS]
+        candidates += list(general())
+        candidates += QUESTIONS
     judged = []
     for name in candidates:
         path = to_train_on(name, data).qrels_path

@@ -249,7 +249,9 @@ def _language(code: str | None, problems: list[str]) -> str | None:
     import langcodes
     import wordfreq
 
-    languages = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
+    languages = sorted(
+        set(wordfreq.available_languages()).union(ANALYZERS, [UNDETERMINED])
+    )
     if code in languages:
         return code
     closest = None
@@ -311,7 +313,9 @@ def _files(
 ) -> list[Path]:
     """The files of a key, by their names or by patterns of names."""
     files: dict[Path, None] = {}
-    for name in [names] if isinstance(names, str) else names:
+    if isinstance(names, str):
+        names = [names]
+    for name in names:
         matching = _matching_files(folder, name)
         if not matching:
             problems.append(f"{key}: found no file {name!r} in {folder.resolve()}")
@@ -324,8 +328,10 @@ def _files(
 def _matching_files(folder: Path, name: str) -> list[Path]:
     """The files of a name or a pattern; [] without any."""
     path = folder / name
-    if not name or path.is_file():
-        return [path] if path.is_file() else []
+    if path.is_file():
+        return [path]
+    if not name:
+        return []
     root = folder
     if Path(name).is_absolute():
         root = Path(Path(name).anchor)

@@ -16,14 +16,40 @@ Malformed input raises a :class:`DataError` that begins with ``file:line``.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tweetrerank.indexes import records
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.methods import Topic
-from tweetrerank.pipeline.collections.row_types import TopicsLike
+
+
+class DataFrame(Protocol):
+    """Data frame, such as pandas'."""
+
+    @property
+    def columns(self) -> object:
+        """Names of the columns."""
+
+    def notna(self) -> object:
+        """Which values are present."""
+
+
+Row = Mapping[str, object] | tuple[object, ...]
+"""Dictionary or named tuple."""
+
+Rows = Iterable[Row] | DataFrame
+
+TopicsLike = (
+    str
+    | Topic
+    | Mapping[str, str]
+    | Mapping[int, str]
+    | Iterable[str | Row]
+    | DataFrame
+)
+"""One topic or text, query_id -> text, texts, rows, or a data frame."""
 
 _IDS = ("query_id", "qid", "_id", "id", "topid", "topic_id", "number", "num")
 _TEXTS = ("text", "query", "title")  # Keys of records and headers
@@ -205,7 +231,8 @@ def _tsv_topics(
         fields = line.split("\t")
         if len(fields) == 1:
             with_colon = _COLON.fullmatch(line.strip())
-            fields = list(with_colon.groups()) if with_colon else fields
+            if with_colon:
+                fields = list(with_colon.groups())
         if len(fields) != 2:
             raise DataError(
                 f"{path}:{number}: found {len(fields) - 1} tabs in "
@@ -285,7 +312,8 @@ def _xml_text(block: str, where: str) -> str | None:
     for name, label in _XML_TEXTS.items():
         text = _field(block, name, where)
         if text is not None:
-            return re.sub(rf"^{label}\s*", "", text, flags=re.I) if label else text
+            # Without a label the text starts with no space.
+            return re.sub(rf"^{label}\s*", "", text, flags=re.IGNORECASE)
     return None
 
 

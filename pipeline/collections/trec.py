@@ -182,8 +182,9 @@ def _other_forms(
         # Two different prefixes belong to two tracks.
         if same_number[0].isdecimal() or query_id.isdecimal():
             renamed[query_id] = same_number[0]
-    is_unique = len(set(renamed.values())) == len(renamed)
-    return renamed if is_unique else {}
+    if len(set(renamed.values())) < len(renamed):
+        return {}
+    return renamed
 
 
 def _bare(query_id: str) -> str:
