@@ -92,7 +92,8 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
     """
     topics: dict[str, _Location] = {}
     for source in (path, *more):
-        for query_id, location in _topics_of_file(source).items():
+        for location in _topics_of_file(source):
+            query_id = location.topic.query_id
             first = topics.setdefault(query_id, location)
             if first.topic.text != location.topic.text:
                 raise DataError(
@@ -103,8 +104,8 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
     return [location.topic for location in topics.values()]
 
 
-def _topics_of_file(path: Path | str) -> dict[str, _Location]:
-    """query_id -> topic and its place in a file."""
+def _topics_of_file(path: Path | str) -> Iterator[_Location]:
+    """Yield the topics of a file; their ids differ."""
     topics: dict[str, _Location] = {}
     for number, topic in _topics_in(path):
         query_id = topic.query_id
@@ -120,12 +121,12 @@ def _topics_of_file(path: Path | str) -> dict[str, _Location]:
                 f"{location.where}: found a second topic {query_id}, expected every "
                 f"id once; the first is on line {first.number}"
             )
+        yield location
     if not topics:
         raise DataError(
             f"{path}: found no topic, expected <top>…</top>, query_id<TAB>text lines "
             "or JSON lines"
         )
-    return topics
 
 
 def _topics_in(path: Path | str) -> Iterator[tuple[int, Topic]]:
