@@ -73,7 +73,7 @@ class Hit(NamedTuple):
     query: str
     text: str
     url: str
-    line: str  # Of a run
+    line: str  # Line of a run
 
 
 class Answer(NamedTuple):
@@ -177,8 +177,8 @@ def _answers(
 ) -> list[Answer]:
     """Return the answers of ``questions``, two right ones each.
 
-    Question ``hopeless`` has none. ``answer_id`` is a pattern for the numbers of
-    question and answer.
+    Question ``hopeless`` has no right answer. ``answer_id`` is a pattern for the
+    numbers of question and answer.
     """
     answers = []
     for number in range(1, questions + 1):

@@ -38,11 +38,9 @@ Array = npt.NDArray[np.float64]
 
 TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
 SIZE = 6  # Numbers of an encoding
-VOCABULARY = [
-    *("storm", "storms", "stormer", "storming"),
-    *("ferry", "ferrys", "ferryer", "ferrying"),
-    *("bakery", "bakerys", "bakeryer", "bakerying"),
-]
+VOCABULARY = []
+for _stem in ("storm", "ferry", "bakery"):
+    VOCABULARY += [_stem + ending for ending in ("", "s", "er", "ing")]
 
 
 @torch.inference_mode()
@@ -58,7 +56,8 @@ def expected_encodings(
         tokens = [
             WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]
         ]
-        [states] = model(torch.tensor([[1, *tokens, 2]])).last_hidden_state.numpy()
+        tokens = [1, *tokens, 2]
+        [states] = model(torch.tensor([tokens])).last_hidden_state.numpy()
         pooled = {"mean": states.mean(0), "cls": states[0], "max": states.max(0)}
         row = pooled[pooling]
         rows.append(row / np.linalg.norm(row))
@@ -185,8 +184,7 @@ def ridge_regression(matrix: Array, targets: Array, ridge: float) -> Array:
     size = matrix.shape[1]
     padded = np.concatenate([matrix, np.sqrt(ridge) * np.eye(size)])
     padded_targets = np.concatenate([targets, np.zeros((size, SIZE))])
-    solution, *_ = np.linalg.lstsq(padded, padded_targets)
-    return solution
+    return np.linalg.lstsq(padded, padded_targets)[0]
 
 
 @pytest.mark.parametrize("ridge", [RIDGE, 1.0])
@@ -296,10 +294,10 @@ def adapt(command: Command) -> Command:
 def search(command: Command, tmp_path: Path) -> Command:
     """Search the sample with the fusion, and return the run."""
     run = tmp_path / "run.txt"
-    options = ("--reranker", "fusion", "--hits", 100, "--output", run)
+    by_fusion = partial(command, "search", "--topics", "sample", "--reranker", "fusion")
 
     def call() -> Run:
-        command("search", "--topics", "sample", *options, code=0)
+        by_fusion("--hits", 100, "--output", run, code=0)
         return read_run(run)
 
     return call
@@ -311,9 +309,9 @@ def test_the_sample_is_adapted_and_searched(
 ) -> None:
     """By a transformer's folder; searches then use the fusion for adapted vectors."""
     write_folder(tmp_path / "tiny")
-    teacher = ("--teacher", tmp_path / "tiny")
+    adapt_sample = partial(adapt, "sample", "--teacher", tmp_path / "tiny")
     before = search()
-    result = adapt("sample", *teacher, "--device", "cpu", "--threads", "1", code=0)
+    result = adapt_sample("--device", "cpu", "--threads", "1", code=0)
     sample = find("sample")
     path = adapted_path(sample)
     assert str(path) in result.out
@@ -331,10 +329,10 @@ def test_the_sample_is_adapted_and_searched(
     assert after.keys() == before.keys()
     assert after != before
     path.unlink()
-    by_index = ("adapt", "--index", sample.index_directory, *teacher)
-    remedy = command(*by_index, "--check", code=1).err
+    by_index = partial(command, "adapt", "--index", sample.index_directory)
+    remedy = by_index("--check", code=1).err
     assert f"--index {sample.index_directory}" in remedy
-    command(*by_index, code=0)
+    by_index("--teacher", tmp_path / "tiny", code=0)
     path.unlink()
     assert search() == before
 

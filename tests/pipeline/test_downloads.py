@@ -247,7 +247,7 @@ def test_word_vectors_are_cut(
     script.main(script.Options(("embeddings",), data=tmp_path))
     summary = "of 5 words: the commonest 3 and those of 1 file of texts\n"
     assert capsys.readouterr().out.count(summary) == 2
-    # The words of the texts stand there alone or beside other signs.
+    # The words of the texts stand alone or next to other signs.
     for size, third in ((50, "a"), (100, "storm")):
         words = ["the", ",", third, "b2", "lol"]
         vectors = read_vectors(tmp_path / f"embeddings/glove.6B.{size}d.bin.gz")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Capture, Command
+from conftest import Capture, Command, Result
 from helpers.engine_servers import Server
 from helpers.service_samples import running as serving
 from helpers.teacher_samples import write_folder
@@ -68,15 +68,16 @@ def test_an_engine_on_the_command_line_comes_first(shop: Path) -> None:
     assert other.index_directory != collection.index_directory
 
 
-Options = tuple[object, ...]
-
-
 @pytest.fixture
-def engine(server: Server, command: Command) -> Options:
-    """Options of an index of the sample in the engine."""
+def in_engine(server: Server, command: Command) -> Command:
+    """Run a command with an index of the sample in the engine."""
     options = ("--engine", server.url, "--engine-index", server.address().index)
     command("index", "--collection", "sample", *options, code=0)
-    return options
+
+    def call(name: str, *arguments: object, code: int = 0) -> Result:
+        return command(name, *arguments, *options, code=code)
+
+    return call
 
 
 def test_an_absent_index_is_built(server: Server, command: Command) -> None:
@@ -89,25 +90,23 @@ def test_an_absent_index_is_built(server: Server, command: Command) -> None:
     assert built.out.endswith(f"index: {server.url}/{index}\n")
 
 
-@pytest.fixture
-def search(command: Command) -> Command:
-    """Search the sample without a table."""
-    options = ("--topics", "sample", "--show", "none")
-    return partial(command, "search", *options, code=0)
-
-
 def rows_of(run: Path) -> list[list[str]]:
     return [line.split() for line in run.read_text().splitlines()]
 
 
+def search(command: Command, run: Path, ranker: str) -> Result:
+    """Search the sample by a command here or in the engine."""
+    arguments = f"--topics sample --show none --reranker {ranker} --output {run}"
+    return command("search", *arguments.split(), code=0)
+
+
 @pytest.mark.parametrize("ranker", ["none", "none --method bm25", "mp_hcnn --hits 20"])
 def test_searches_rank_as_locally(
-    engine: Options, tmp_path: Path, search: Command, ranker: str
+    in_engine: Command, command: Command, tmp_path: Path, ranker: str
 ) -> None:
-    reranker = ("--reranker", *ranker.split())
-    in_engine = search(*reranker, *engine, "--output", tmp_path / "engine")
-    locally = search(*reranker, "--output", tmp_path / "local")
-    for result in (in_engine, locally):
+    by_engine = search(in_engine, tmp_path / "engine", ranker)
+    locally = search(command, tmp_path / "local", ranker)
+    for result in (by_engine, locally):
         assert "sample has no rm3, axiom; the" not in result.err
     rows = rows_of(tmp_path / "engine")
     expected = rows_of(tmp_path / "local")
@@ -118,51 +117,40 @@ def test_searches_rank_as_locally(
 
 
 def test_a_fusion_without_the_engine_s_missing_methods(
-    engine: Options, tmp_path: Path, search: Command
+    in_engine: Command, command: Command, tmp_path: Path
 ) -> None:
     """It ranks other posts than locally."""
-    fusion = ("--reranker", "fusion", "--hits", "20")
-    in_engine = search(*fusion, *engine, "--output", tmp_path / "engine")
-    assert "sample has no rm3, axiom; the" in in_engine.err
+    fusion = "fusion --hits 20"
+    by_engine = search(in_engine, tmp_path / "engine", fusion)
+    assert "sample has no rm3, axiom; the" in by_engine.err
     assert len(rows_of(tmp_path / "engine")) > 300
-    locally = search(*fusion, "--output", tmp_path / "local")
+    locally = search(command, tmp_path / "local", fusion)
     assert "sample has no rm3, axiom; the" not in locally.err
 
 
-def test_an_explanation_of_a_search_in_an_engine(
-    engine: Options, tmp_path: Path, command: Command
+def test_commands_read_posts_of_an_engine(
+    in_engine: Command, command: Command, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    topic = ("--topics", "sample", "--query-id", "1")
-    output = ("--output", page, "--reranker", "mp_hcnn")
-    command("explain", *topic, *engine, *output, code=0)
+    explain = partial(in_engine, "explain", "--reranker", "mp_hcnn")
+    rerank = partial(in_engine, "rerank", "--reranker", "mp_hcnn")
+    explain("--topics", "sample", "--query-id", "1", "--output", page)
     assert "Harlow" in page.read_text()
-
-
-def test_a_run_is_reranked_with_posts_of_an_engine(
-    engine: Options, tmp_path: Path, search: Command, command: Command
-) -> None:
     run = tmp_path / "run"
-    search("--reranker", "mp_hcnn", "--hits", 20, "--output", run)
-    output = ("--output", tmp_path / "again", "--reranker", "mp_hcnn")
-    command("rerank", "--topics", "sample", run, *engine, *output, code=0)
-
-
-def test_a_file_of_topics_is_searched_in_an_engine(
-    engine: Options, tmp_path: Path, command: Command
-) -> None:
+    search(command, run, "mp_hcnn --hits 20")
+    rerank("--output", tmp_path / "again", "--topics", "sample", run)
     topics = tmp_path / "mine.tsv"
     topics.write_text("7\tharbour storm\n")
-    output = ("--reranker", "none", "--output", tmp_path / "mine")
-    command("search", "--topics", topics, *engine, *output, code=0)
+    search_file = partial(in_engine, "search", "--topics", topics)
+    search_file("--reranker", "none", "--output", tmp_path / "mine")
 
 
 def test_other_posts_are_not_added_to_an_index(
-    engine: Options, tmp_path: Path, command: Command
+    in_engine: Command, tmp_path: Path
 ) -> None:
     posts = tmp_path / "other.jsonl"
     posts.write_text('{"id": "1", "text": "storm"}\n')
-    refused = command("index", "--posts", posts, *engine, code=1)
+    refused = in_engine("index", "--posts", posts, code=1)
     problem = "there is an index with posts of posts.jsonl, expected other.jsonl"
     assert problem in refused.err
 
@@ -203,6 +191,10 @@ class ForeignIndex:
             'query = "query.json"\n'
         )
 
+    def train_window(self, command: Command) -> str:
+        train = partial(command, "train", "window", "--collection", self.toml)
+        return train("--folds", 2, "--threads", 1, code=0).out
+
     def put(self, doc_id: str, text: str) -> None:
         content = {"body": text, "link": "", "number": int(doc_id)}
         path = f"/{self.name}/_doc/{doc_id}"
@@ -228,15 +220,15 @@ def test_an_existing_index_is_searched_and_judged(
     foreign: ForeignIndex, tmp_path: Path, command: Command
 ) -> None:
     run = tmp_path / "run.txt"
-    collection = ("--collection", foreign.toml)
-    result = command("search", *collection, "--output", run, code=0)
+    toml = foreign.toml
+    result = command("search", "--collection", toml, "--output", run, code=0)
     assert "the engine's own query" in result.out
     assert "window" in result.out
     figure = result.out.split("own query ")[1].split()[0]
     assert float(figure) > 0.3
-    command("evaluate", foreign.toml, run, code=0)
-    output = ("--output", tmp_path / "again", "--reranker", "mp_hcnn")
-    command("rerank", *collection, run, *output, code=0)
+    command("evaluate", toml, run, code=0)
+    rerank = partial(command, "rerank", "--collection", toml, run, code=0)
+    rerank("--output", tmp_path / "again", "--reranker", "mp_hcnn")
 
 
 @pytest.mark.slow
@@ -246,23 +238,22 @@ def test_models_are_trained_on_an_existing_index(
     tune.main(tune.Options(collection=str(foreign.toml)))
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
-    collection = ("--collection", foreign.toml, "--threads", 1)
-    quick = ("--set", "training.epochs=2", "--vectors", vectors)
-    knrm = command("train", "knrm", *collection, *quick, code=0)
+    train = partial(command, "train", "knrm", "--collection", foreign.toml, code=0)
+    knrm = train("--set", "training.epochs=2", "--vectors", vectors, "--threads", 1)
     assert "20 held-out topics:" in knrm.out
-    window = command("train", "window", *collection, "--folds", 2, code=0)
-    assert "20 held-out topics:" in window.out
-    assert "shipped window" in window.out
+    output = foreign.train_window(command)
+    assert "20 held-out topics:" in output
+    assert "shipped window" in output
     write_folder(tmp_path / "tiny")
-    teacher = ("--teacher", tmp_path / "tiny", "--device", "cpu")
-    command("adapt", *collection, *teacher, code=0)
+    adapt = partial(command, "adapt", "--collection", foreign.toml, code=0)
+    adapt("--teacher", tmp_path / "tiny", "--device", "cpu", "--threads", 1)
 
 
 @pytest.mark.slow
 def test_changes_by_other_programs_are_read_again(
     foreign: ForeignIndex, command: Command, capsys: Capture
 ) -> None:
-    command("train", "window", *window_options(foreign), code=0)
+    foreign.train_window(command)
     foreign.delete(foreign.last_id)
     foreign.put("99999", "zzyzx storm")
     texts = foreign.texts()
@@ -272,19 +263,16 @@ def test_changes_by_other_programs_are_read_again(
     foreign.put("99999", "zzyzx gale")
     assert foreign.texts()["99999"] == "zzyzx gale"
     assert "are brought up to date" in capsys.readouterr().err
-    command("train", "window", *window_options(foreign), code=0)
-
-
-def window_options(foreign: ForeignIndex) -> Options:
-    return ("--collection", foreign.toml, "--folds", 2, "--threads", 1)
+    foreign.train_window(command)
 
 
 @pytest.mark.slow
 def test_a_fusion_needs_runs_of_an_existing_index(
     foreign: ForeignIndex, tmp_path: Path, command: Command
 ) -> None:
-    output = ("--reranker", "fusion", "--output", tmp_path / "run.txt")
-    result = command("search", "--collection", foreign.toml, *output, code=1)
+    search_index = partial(command, "search", "--collection", foreign.toml)
+    run = tmp_path / "run.txt"
+    result = search_index("--reranker", "fusion", "--output", run, code=1)
     assert "found no run of" in result.err
 
 
@@ -294,7 +282,7 @@ def test_searches_of_an_existing_index_are_served(
     foreign: ForeignIndex, server: Server, command: Command, suffix: str
 ) -> None:
     """By the collection's model; searches of the index, and of its alias."""
-    command("train", "window", *window_options(foreign), code=0)
+    foreign.train_window(command)
     name = f"{foreign.name}{suffix}"
     if suffix:
         foreign.engine.request("PUT", f"/{foreign.name}/_alias/{name}")

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,6 @@ from tweetrerank.rerankers.reranker import Model
 from tweetrerank.rerankers.trees.fusion import Config
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
-SAMPLE = ("--topics", "sample", "--query-id", "1")
-WITH_RUN = (*SAMPLE, "--candidates", "small.run", "--reranker", "mp_hcnn")
 
 
 @pytest.fixture(scope="module", params=[("mp_hcnn", "robust"), ("window", "general")])
@@ -144,9 +143,10 @@ FORBIDDEN_CHARACTERS = r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]"
 FORBIDDEN_ELEMENTS = {"script", "img", "i", "u", "b", "a", "link", "iframe"}
 
 
-@pytest.mark.parametrize(
-    "text", [HOSTILE, *AWKWARD.values()], ids=["hostile", *AWKWARD]
-)
+TEXTS = {"hostile": HOSTILE} | AWKWARD
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_texts_stay_texts_on_a_page(model: Model, text: str) -> None:
     """No text becomes an element, an attribute or a control character."""
     post = Post('"><u>', text, 'javascript:"</p><img src=x>')
@@ -156,7 +156,9 @@ def test_texts_stay_texts_on_a_page(model: Model, text: str) -> None:
     root = ElementTree.fromstring(re.sub(r"<(meta|br)\b([^>]*)>", r"<\1\2/>", content))
     elements = list(root.iter())
     assert FORBIDDEN_ELEMENTS.isdisjoint(element.tag for element in elements)
-    attributes = set().union(*(element.attrib for element in elements))
+    attributes: set[str] = set()
+    for element in elements:
+        attributes.update(element.attrib)
     assert attributes.isdisjoint({"src", "href", "style"})
     assert not [name for name in attributes if name.startswith("on")]
     content_text = "".join(root.itertext())
@@ -209,6 +211,18 @@ def test_matches_in_a_terminal(capsys: Capture) -> None:
 
 
 @pytest.fixture
+def explain_first(command: Command) -> Command:
+    """Explain the sample's first topic."""
+    return partial(command, "explain", "--topics", "sample", "--query-id", "1")
+
+
+@pytest.fixture
+def explain_run(explain_first: Command) -> Command:
+    """Explain the first topic of ``small.run``, reranked by MP-HCNN."""
+    return partial(explain_first, "--candidates", "small.run", "--reranker", "mp_hcnn")
+
+
+@pytest.fixture
 def run(tmp_path: Path, monkeypatch: Patch) -> Run:
     """A run of the sample's first two topics: ``small.run`` in the current folder."""
     qrels = named.find("sample").qrels or {}
@@ -235,8 +249,8 @@ def printed_ranks(output: str) -> dict[str, tuple[int, int, int]]:
     return ranks
 
 
-def test_a_run_in_the_terminal(command: Command, run: Run) -> None:
-    output = command("explain", *WITH_RUN, "--show", "3", code=0).out
+def test_a_run_in_the_terminal(explain_run: Command, run: Run) -> None:
+    output = explain_run("--show", "3", code=0).out
     assert "topic 1 “Harlow Bay marathon winner”, sample" in output
     assert "\x1b" not in output
     assert "‹" in output
@@ -252,9 +266,9 @@ def test_a_run_in_the_terminal(command: Command, run: Run) -> None:
 
 @pytest.mark.parametrize("weight", [0, 1])
 def test_the_weight_decides_between_the_rankings(
-    command: Command, run: Run, weight: int
+    explain_run: Command, run: Run, weight: int
 ) -> None:
-    output = command("explain", *WITH_RUN, "--lambda", weight, code=0).out
+    output = explain_run("--lambda", weight, code=0).out
     ranks = list(printed_ranks(output).values())
     assert ranks
     # 0 is the run's ranking, 1 the model's.
@@ -262,11 +276,11 @@ def test_the_weight_decides_between_the_rankings(
     assert [mixture for _, _, mixture in ranks] == expected
 
 
-def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> None:
+def test_named_posts_on_a_page(explain_run: Command, run: Run, tmp_path: Path) -> None:
     first, second = sorted(run["1"])[4:6]
-    doc_ids = ("--doc-id", first, "--doc-id", second)
-    output = ("--output", "new/page.html")
-    result = command("explain", *WITH_RUN, *doc_ids, *output, code=0)
+    result = explain_run(
+        "--doc-id", first, "--doc-id", second, "--output", "new/page.html", code=0
+    )
     assert result.out == ""
     assert "wrote new/page.html" in result.err
     content = (tmp_path / "new" / "page.html").read_text(encoding="utf-8")
@@ -280,11 +294,8 @@ def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> No
         assert visible(post.text) in text
 
 
-CONTRIBUTIONS = (*SAMPLE, "--candidates", "small.run", "--show", "3")
-
-
-def test_contributions_without_colours(command: Command, run: Run) -> None:
-    output = command("explain", *CONTRIBUTIONS, code=0).out
+def test_contributions_without_colours(explain_first: Command, run: Run) -> None:
+    output = explain_first("--candidates", "small.run", "--show", "3", code=0).out
     assert f"{len(run['1'])}, by small.run" in output
     assert "meaning:general" in output
     assert "\x1b[" not in output
@@ -292,19 +303,19 @@ def test_contributions_without_colours(command: Command, run: Run) -> None:
 
 
 def test_contributions_in_colours(
-    command: Command, run: Run, monkeypatch: Patch
+    explain_first: Command, run: Run, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "")
-    output = command("explain", *CONTRIBUTIONS).out
+    output = explain_first("--candidates", "small.run", "--show", "3").out
     assert "\x1b[" in output
     assert "‹" not in output
 
 
 @pytest.mark.slow
 def test_a_fusion_s_ranks_are_those_of_a_search(
-    command: Command, tmp_path: Path
+    command: Command, explain_first: Command, tmp_path: Path
 ) -> None:
     config = Config(
         families="signal:rm3,signal:ql,first_stage,links", trees=40, minimum_leaf=5
@@ -312,11 +323,11 @@ def test_a_fusion_s_ranks_are_those_of_a_search(
     pairs, labels = pairs_that_rm3_orders()
     trained = fitted("fusion", config, pairs, labels)
     save(tmp_path / "fusion", replace(trained, idf=idf_from("wordfreq")))
-    reranker = ("--reranker", "fusion", "--checkpoint", tmp_path / "fusion")
-    output = ("--output", tmp_path / "run", "--show", "none")
-    command("search", "--topics", "sample", *reranker, *output, code=0)
+    fusion = ("--reranker", "fusion", "--checkpoint", tmp_path / "fusion")
+    output = ("--topics", "sample", "--output", tmp_path / "run", "--show", "none")
+    command("search", *fusion, *output, code=0)
     expected = places(read_run(tmp_path / "run")["1"])
-    result = command("explain", *SAMPLE, *reranker, "--show", "3", code=0)
+    result = explain_first(*fusion, "--show", "3", code=0)
     pattern = r"post (\d+)\n.*mean of .*, fusion #(\d+) \((\S+)\)"
     printed: Any = re.findall(pattern, result.out)
     assert [int(rank) for _, rank, _ in printed[:3]] == [1, 2, 3]
@@ -326,6 +337,6 @@ def test_a_fusion_s_ranks_are_those_of_a_search(
 
 
 @pytest.mark.slow
-def test_a_post_whose_first_stage_is_cut_off(command: Command) -> None:
-    options = ("--reranker", "fusion", "--hits", "3")
-    assert "fusion #1 " in command("explain", *SAMPLE, *options, code=0).out
+def test_a_post_whose_first_stage_is_cut_off(explain_first: Command) -> None:
+    output = explain_first("--reranker", "fusion", "--hits", "3", code=0).out
+    assert "fusion #1 " in output

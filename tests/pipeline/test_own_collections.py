@@ -263,8 +263,8 @@ Search = Command
 
 @pytest.fixture
 def search(folder: Path, toml: Path, command: Command) -> Search:
-    options = ("--collection", toml, "--reranker", "none", "--output", folder / "run")
-    return partial(command, "search", *options)
+    by_first_stage = partial(command, "search", "--reranker", "none")
+    return partial(by_first_stage, "--collection", toml, "--output", folder / "run")
 
 
 def test_judgments_of_other_topics_are_reported(
@@ -466,12 +466,12 @@ def test_commands_accept_the_file(
     assert "building the index" in search(code=0).err
     assert run.read_text().split()[:3] == ["a", "Q0", "1"]
     assert "building the index" not in search(code=0).err
-    by_topics = ("--topics", toml, "--reranker", "none", "--output", run)
-    assert "building the index" not in command("search", *by_topics, code=0).err
+    by_topics = partial(command, "search", "--topics", toml, "--reranker", "none")
+    assert "building the index" not in by_topics("--output", run, code=0).err
     command("explain", "--collection", toml, "--query-id", "a", "--output", page)
     assert "storm" in page.read_text()
-    options = ("--output", folder / "again", "--reranker", "mp_hcnn")
-    command("rerank", "--topics", toml, run, *options, code=0)
+    rerank = partial(command, "rerank", "--topics", toml, run)
+    rerank("--output", folder / "again", "--reranker", "mp_hcnn", code=0)
 
 
 @pytest.mark.slow
@@ -587,7 +587,7 @@ def test_words_are_not_counted_in_an_index_of_other_posts(
 
 @pytest.fixture
 def sample(tmp_path: Path) -> Path:
-    """The sample collection as a user's, and a file of word vectors beside it."""
+    """The sample collection as a user's, and a file of word vectors."""
     (tmp_path / "sample2.toml").write_text(
         f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "{SAMPLE / "topics.txt"}"\n'
         f'qrels = "{SAMPLE / "qrels.txt"}"\n'
@@ -664,8 +664,8 @@ def test_a_fusion_is_trained_and_searched_with(
     lines = [f"{topic.query_id}\t{topic.text}" for topic in topics]
     (sample / "train.tsv").write_text("\n".join(lines))
     toml.write_text(toml.read_text() + 'train = "train.tsv"\n')
-    quick = ("--set", "trees=20", "--threads", 1)
-    trained = command("train", "fusion", "--collection", toml, *quick, code=0)
+    train = partial(command, "train", "fusion", "--collection", toml)
+    trained = train("--set", "trees=20", "--threads", 1, code=0)
     assert "warning" not in trained.err
     assert f"{count} held-out topics:" in trained.out
     folder, tuning = checkpoint_of(sample, "fusion")
@@ -677,8 +677,8 @@ def test_a_fusion_is_trained_and_searched_with(
     assert load(folder).resources[JUDGED].content() == posts.content()
     assert len(json.loads(posts.content())) == count
     assert len(tuning.topics) == count
-    options = ("--output", sample / "run.txt", "--hits", 20)
-    search = partial(command, "search", "--collection", toml, *options)
+    search_sample = partial(command, "search", "--collection", toml)
+    search = partial(search_sample, "--output", sample / "run.txt", "--hits", 20)
     is_default = count >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
     assert ("fusion, trained on" in search(code=0).err) == is_default
     named = search("--reranker", "fusion", "--checkpoint", folder)
@@ -765,8 +765,8 @@ def test_from_a_log_of_clicks_to_a_trained_model(
         f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "clicks.topics.tsv"\n'
         'qrels = "clicks.txt"\njudged_only = true\n'
     )
-    quick = ("--set", "trees=20", "--forget-topics")
-    trained = command("train", "fusion", "--collection", toml, *quick, code=0)
+    train = partial(command, "train", "fusion", "--collection", toml)
+    trained = train("--set", "trees=20", "--forget-topics", code=0)
     assert f"{len(read_qrels(sample / 'clicks.txt'))} held-out topics:" in trained.out
     assert "AP (judged)" in trained.out
     folder, tuning = checkpoint_of(sample, "fusion")
