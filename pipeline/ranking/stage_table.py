@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.pipeline.collections.own import qrels_of
+from tweetrerank.pipeline.collections.in_memory import qrels_of
 from tweetrerank.pipeline.collections.trec import Qrels, Run, run_of
 from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
 from tweetrerank.pipeline.evaluation.measures import Evaluator, Values, heading, mean
