@@ -45,12 +45,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Read the log, estimate, write both files and report."""
-    from tweetrerank.pipeline.collections.click_log import (
-        fit,
-        judgments,
-        read_click_log,
-        report,
-    )
+    from tweetrerank.pipeline.collections.click_log import read_click_log
+    from tweetrerank.pipeline.collections.click_model import fit, judgments, report
     from tweetrerank.pipeline.collections.trec import written_file
 
     output = options.output

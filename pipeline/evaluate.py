@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.collections import named
-from tweetrerank.pipeline.collections.collection import is_own
+from tweetrerank.pipeline.collections.own import is_own
 from tweetrerank.pipeline.collections.trec import (
     Qrels,
     Run,

@@ -23,11 +23,8 @@ from urllib.parse import urlsplit
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import sha256_of, write_bytes
-from tweetrerank.pipeline.collections.collection import (
-    by_hand,
-    catalogue,
-    data_directory,
-)
+from tweetrerank.pipeline.collections.catalogue import by_hand, catalogue
+from tweetrerank.pipeline.collections.folders import data_directory
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import argument, option
 from tweetrerank.pipeline.text import counted, did_you_mean, print_table, say

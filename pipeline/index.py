@@ -24,7 +24,8 @@ from pathlib import Path
 from tweetrerank.indexes.manifest import IndexManifest
 from tweetrerank.indexes.posts import FIELDS
 from tweetrerank.pipeline.collections import named
-from tweetrerank.pipeline.collections.collection import Collection, IndexPlace
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.index_place import IndexPlace
 from tweetrerank.pipeline.collections.sources import PostFiles
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import existing_file, option

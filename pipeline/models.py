@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.pipeline.collections.collection import models_directory
+from tweetrerank.pipeline.collections.folders import models_directory
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.text import print_table
 

@@ -22,7 +22,7 @@ parts of other collections than TREC Microblog, on which it was not trained.
 from dataclasses import dataclass
 from pathlib import Path
 
-from tweetrerank.pipeline.collections.collection import is_own
+from tweetrerank.pipeline.collections.own import is_own
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import option, output_file
 from tweetrerank.pipeline.ranking.ranking_options import EngineOptions, engine_of

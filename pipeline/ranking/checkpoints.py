@@ -13,12 +13,8 @@ from pathlib import Path
 from platformdirs import user_cache_path, user_data_path
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.pipeline.collections.collection import (
-    OWN,
-    Collection,
-    home_directory,
-    models_directory,
-)
+from tweetrerank.pipeline.collections.collection import OWN, Collection
+from tweetrerank.pipeline.collections.folders import home_directory, models_directory
 from tweetrerank.pipeline.collections.named import answers
 from tweetrerank.pipeline.ranking.frequencies import named_frequencies
 from tweetrerank.pipeline.ranking.interpolation import Tuning

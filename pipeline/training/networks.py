@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tweetrerank.pipeline.collections.collection import NO_FILE
+from tweetrerank.pipeline.collections.folders import NO_FILE
 from tweetrerank.pipeline.runtime import bar, step_bar
 from tweetrerank.pipeline.training.training_set import JudgedCandidates
 from tweetrerank.pipeline.training.validation import Outcome, Plan, validated

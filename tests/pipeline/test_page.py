@@ -13,7 +13,8 @@ from conftest import Patch
 from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from tweetrerank.indexes.methods import METHODS, EngineQuery
-from tweetrerank.pipeline.collections.collection import Collection, IndexPlace
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.index_place import IndexPlace
 from tweetrerank.pipeline.collections.named import SAMPLE, find, open_collection
 from tweetrerank.pipeline.collections.topics import read_topics
 from tweetrerank.pipeline.collections.trec import read_qrels
