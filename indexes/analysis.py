@@ -114,7 +114,7 @@ def analyzer(name: str = ENGLISH) -> Any:
             "io.anserini.analysis.DefaultEnglishAnalyzer"
         ).newDefaultInstance()
     if name == "thai":
-        name = STANDARD  # Of pairs of characters; see `searchable`.
+        name = STANDARD  # Its words are pairs; see `searchable`.
     package = _PACKAGES.get(name, name)
     prefix = name.upper() if name == "cjk" else name.capitalize()
     return java_class(f"org.apache.lucene.analysis.{package}.{prefix}Analyzer")()

@@ -26,8 +26,8 @@ _OPTIONS = (
     "-Xms32m",
     # Otherwise Java handles Ctrl-C, and Python never raises KeyboardInterrupt.
     "-Xrs",
-    # By default Java forbids the end of the main thread's stack. NumPy's large products
-    # and equations, with threads of their own, use it, and the process would end.
+    # By default Java forbids the end of the main thread's stack. NumPy needs it for
+    # large products and equations in several threads, and the process would end.
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:+DisablePrimordialThreadGuardPages",
     # In commands that last seconds the parallel garbage collector and the optimising

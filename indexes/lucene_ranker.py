@@ -101,7 +101,7 @@ class Ranker:
     def _expanded_ranking(
         self, method: RM3 | Axiomatic, pool: Any, context: Any
     ) -> Ranking:
-        """Return the result of the query with words of a pool; empty if it has none."""
+        """Return the result of the query with words of a pool, which may be empty."""
         feedback = self._feedback(method, len(pool.lucene_docids))
         try:
             result = call(feedback, "rerank", pool, context)

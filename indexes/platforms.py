@@ -101,7 +101,7 @@ def _with_references(post: Record, included: Mapping[Any, Record]) -> Record:
 
 def _unwrapped(value: Record) -> Record | None:
     """Return the post within an object, None for an object without one."""
-    if value and value.keys() <= _NOTICES:
+    if _is_notice(value):
         return None
     if value.get("type") in ("Create", "Announce") and "object" in value:
         # The object of a boost is the address of a post.
@@ -110,8 +110,13 @@ def _unwrapped(value: Record) -> Record | None:
         return _jetstream_post(value)
     if not _TEXTS & value.keys():
         value = _record(value, "tweet") or _record(value, "post") or value
-    kind = _record(value, "value").get("$type", _BLUESKY_POST)
-    return value if kind == _BLUESKY_POST else None
+    if _record(value, "value").get("$type", _BLUESKY_POST) != _BLUESKY_POST:
+        return None
+    return value
+
+
+def _is_notice(value: Record) -> bool:
+    return bool(value) and value.keys() <= _NOTICES
 
 
 def _jetstream_post(event: Record) -> Record | None:

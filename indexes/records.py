@@ -123,13 +123,7 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
     if len(columns) == 2 and columns[0].isdecimal():
         rows = chain([(number, columns)], rows)
         columns = ["id", "text"]
-    counts = Counter(filter(None, columns))
-    repeated = [name for name, count in counts.items() if count > 1]
-    if repeated:
-        raise DataError(
-            f"{path}:{first}: found more than one column {', '.join(repeated)}, "
-            "expected one"
-        )
+    _check_columns(columns, f"{path}:{first}")
     for number, row in rows:
         if not any(row):
             continue
@@ -140,6 +134,16 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
                 f"{', '.join(columns)}"
             )
         yield number, dict(zip(columns, row, strict=True))
+
+
+def _check_columns(columns: Sequence[str], where: str) -> None:
+    """Raise DataError for columns of the same name; several may be empty."""
+    counts = Counter(filter(None, columns))
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise DataError(
+            f"{where}: found more than one column {', '.join(repeated)}, expected one"
+        )
 
 
 def _csv_rows(
@@ -261,15 +265,25 @@ def value_of(record: Any, name: str | None) -> Any:
     A name with dots leads into objects within the record.
     """
     if isinstance(record, list):
-        values = (value_of(item, name) for item in record)
-        return next((value for value in values if value is not None), None)
+        return _first_value(record, name)
     if name is None or not isinstance(record, Mapping):
         return None
     if name in record:
         value = record[name]
-        return value[0] if isinstance(value, list) and value else value
+        has_items = isinstance(value, list) and value
+        return value[0] if has_items else value
     outer, dot, inner = name.partition(".")
-    return value_of(record.get(outer), inner) if dot else None
+    if not dot:
+        return None
+    return value_of(record.get(outer), inner)
+
+
+def _first_value(records: Iterable[Any], name: str | None) -> Any:
+    for record in records:
+        value = value_of(record, name)
+        if value is not None:
+            return value
+    return None
 
 
 def rows_of(table: Any, what: str, ready: Any) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 import requests
 
-from tweetrerank.indexes.engines.client import Engine, EngineAddress
+from tweetrerank.indexes.engines.address import EngineAddress
+from tweetrerank.indexes.engines.client import Engine
 
 NAMES = ("opensearch", "opensearch3", "elasticsearch")
 """Markers. A server's address is in ``X_URL``, X the marker in capitals; beside it ``X_USER``,
