@@ -77,11 +77,7 @@ def test_rankings_are_those_of_lucene(
 ) -> None:
     run = index.search(TOPICS, method, hits=hits)
     assert_same(run, local.search(TOPICS, method, hits=hits))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_no_topics(index: OwnIndex, method: Method) -> None:
-    assert index.search([], method) == {}
+    assert index.search([], method, hits=hits) == {}
 
 
 def test_equal_scores_come_from_new_to_old(index: OwnIndex) -> None:
@@ -268,10 +264,10 @@ CLAUSE = {"multi_match": {"query": "{{query}}", "fields": ["body", "title^3"]}}
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(CLAUSE, id="query"),
-        pytest.param(
-            {"query": CLAUSE, "size": 3, "min_score": 0.001}, id="search with a size"
-        ),
+        # A query
+        CLAUSE,
+        # A search, whose size is ignored
+        {"query": CLAUSE, "size": 3, "min_score": 0.001},
     ],
 )
 def test_a_custom_query(

@@ -1,7 +1,7 @@
-"""Requests to search engines: addresses, users, and every kind of refusal."""
+"""Requests to search engines: addresses, users, searches, every kind of refusal."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from tweetrerank.indexes.engines import client
 from tweetrerank.indexes.engines.address import EngineAddress, check_url
 from tweetrerank.indexes.engines.client import Credentials, Engine
 from tweetrerank.indexes.engines.engine_error import EngineError
+from tweetrerank.indexes.engines.engine_queries import filled, read_query
+from tweetrerank.indexes.engines.engine_search import search
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +74,8 @@ def test_a_file_comes_before_the_environment(tmp_path: Path, authority: Path) ->
 
 @pytest.mark.parametrize(
     "text",
-    [
-        pytest.param('pasword = "hush"', id="an unknown key"),
-        pytest.param("hush", id="not TOML"),
-        pytest.param("user = 1", id="a number"),
-    ],
+    ['pasword = "hush"', "hush", "user = 1"],
+    ids=["an unknown key", "not TOML", "a number"],
 )
 def test_other_files_of_users(tmp_path: Path, text: str) -> None:
     path = tmp_path / "engine.toml"
@@ -200,29 +199,118 @@ def test_refusals(status: int, content: Any, message: str, monkeypatch: Patch) -
     assert "\n" not in str(error.value)
 
 
-def recording(authorizations: list[str]) -> Callable[[Request], Answer]:
-    """An engine that forbids everything and records the users."""
-
-    def answer(request: Request) -> Answer:
-        authorizations.append(request.headers.get("authorization", ""))
-        if request.path == "/":
-            return 200, OPENSEARCH
-        return 403, {"error": "forbidden"}
-
-    return answer
-
-
 def test_secrets_go_to_the_engine_and_nowhere_else(
     tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     auth = tmp_path / "engine.toml"
     auth.write_text('user = "reader"\npassword = "hush-hush"\n')
-    authorizations: list[str] = []
-    with stub(recording(authorizations)) as url, caplog.at_level("DEBUG"):
+    authorizations = set()
+
+    def answer(request: Request) -> Answer:
+        authorizations.add(request.headers.get("authorization"))
+        if request.path == "/":
+            return 200, OPENSEARCH
+        return 403, {"error": "forbidden"}
+
+    with stub(answer) as url, caplog.at_level("DEBUG"):
         engine = connect(url, auth=auth)
         with pytest.raises(EngineError) as error:
             engine.request("POST", "/x", {})
-    assert set(authorizations) == {"Basic cmVhZGVyOmh1c2gtaHVzaA=="}
+    assert authorizations == {"Basic cmVhZGVyOmh1c2gtaHVzaA=="}
     output = capsys.readouterr()
     texts = [output.out, output.err, caplog.text, repr(engine), str(error.value)]
     assert not re.search("hush-hush|cmVhZGVyOmh1c2gtaHVzaA", "".join(texts))
+
+
+def test_a_custom_query(tmp_path: Path) -> None:
+    path = tmp_path / "query.json"
+    path.write_text(
+        '{"bool": {"should": [{"match": {"a": "{{query}}!"}}], "boost": 2}}'
+    )
+    body = filled(read_query(path), '"}{ {{query}}')
+    assert body["query"]["bool"]["should"] == [{"match": {"a": '"}{ {{query}}!'}}]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "found no JSON"),
+        ("[]", "found no {{query}} in it"),
+        ('{"query": {"match": {"a": "x"}}}', "found no {{query}} in it"),
+        (
+            '{"query": {"match": {"a": "{{query}}"}}, "sort": ["at"]}',
+            "found sort beside the query",
+        ),
+    ],
+)
+def test_unfit_queries(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "query.json"
+    path.write_text(text)
+    with refused(problem):
+        read_query(path)
+
+
+def hits(score: float) -> dict[str, Any]:
+    hit = {"sort": [score, "0"], "_score": score}
+    return {"hits": {"hits": [hit]}, "_shards": {"failed": 0}}
+
+
+BUSY = error_of("rejected", "queue full") | {"status": 429}
+WRONG = error_of("parsing", "no field") | {"status": 400}
+PARTIAL = {"hits": {"hits": []}, "_shards": {"failed": 1}}
+
+
+class SearchEngine:
+    """An engine that answers searches, which have labels as their queries."""
+
+    url: str
+
+    def __init__(self) -> None:
+        self.requests: list[list[str]] = []
+        """Labels of each request."""
+        self.responses: dict[str, list[Any]] = {}
+        """Label -> its next responses; later ones have a hit."""
+
+    def __call__(self, request: Request) -> Answer:
+        headers = request.body[::2]
+        assert not any(header["allow_partial_search_results"] for header in headers)
+        labels = [body["query"]["label"] for body in request.body[1::2]]
+        self.requests.append(labels)
+        return 200, {"responses": [self._response(label) for label in labels]}
+
+    def _response(self, label: str) -> Any:
+        responses = self.responses.get(label)
+        return responses.pop(0) if responses else hits(1.0)
+
+    def search(self) -> dict[str, Any]:
+        """Three searches in one request."""
+        bodies = {label: {"query": {"label": label}, "size": 5} for label in "abc"}
+        return search(connect(self.url), bodies, 100)
+
+
+@pytest.fixture
+def engine() -> Iterator[SearchEngine]:
+    engine = SearchEngine()
+    with opensearch(engine) as engine.url:
+        yield engine
+
+
+def test_searches_that_fail_are_repeated(engine: SearchEngine) -> None:
+    engine.responses["b"] = [BUSY, PARTIAL, hits(2.0)]
+    results = engine.search()
+    assert list(results) == ["a", "b", "c"]
+    assert engine.requests == [["a", "b", "c"], ["b"], ["b"]]
+    assert [hit["_score"] for hit in results["b"]] == [2.0]
+
+
+def test_topics_of_a_busy_engine_are_named(engine: SearchEngine) -> None:
+    engine.responses["b"] = [BUSY] * 9
+    engine.responses["c"] = [BUSY] * 9
+    with refused(r"topics b, c without an answer: .*queue full", EngineError):
+        engine.search()
+
+
+def test_topics_of_a_wrong_search_are_named(engine: SearchEngine) -> None:
+    engine.responses["b"] = [WRONG]
+    with refused(r"topic b without an answer: .*400: no field", EngineError):
+        engine.search()

@@ -30,6 +30,7 @@ from tweetrerank.pipeline.collections import named
 from tweetrerank.pipeline.evaluation.measures import evaluate, mean
 
 Bag = Counter[str]  # Words of a post
+Scores = dict[str, float]  # Id of a post -> score
 
 BAGS = {post.doc_id: Counter(post.text.split()) for post in POSTS[:400]}
 
@@ -48,13 +49,11 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuceneIndex]:
         yield opened
 
 
-def search_one(
-    index: LuceneIndex, text: str, method: Method, **options: int
-) -> dict[str, float]:
-    return index.search([Topic("q", text)], method, **options)["q"]
+def search_one(index: LuceneIndex, text: str, method: Method) -> Scores:
+    return index.search([Topic("q", text)], method)["q"]
 
 
-def naive_scores(query: str, weight: Callable[[str, Bag], float]) -> dict[str, float]:
+def naive_scores(query: str, weight: Callable[[str, Bag], float]) -> Scores:
     """Sum of the weights of the query's words, for each post with one of them."""
     words = query.split()
     scores = {}
@@ -64,7 +63,7 @@ def naive_scores(query: str, weight: Callable[[str, Bag], float]) -> dict[str, f
     return scores
 
 
-def naive_query_likelihood(query: str, mu: float) -> dict[str, float]:
+def naive_query_likelihood(query: str, mu: float) -> Scores:
     """Dirichlet smoothing in Lucene's form.
 
     log p(w|d) - log p(w|C) and a part for the length, together at least 0.
@@ -82,7 +81,7 @@ def naive_query_likelihood(query: str, mu: float) -> dict[str, float]:
     return naive_scores(query, weight)
 
 
-def naive_bm25(query: str, k1: float, b: float) -> dict[str, float]:
+def naive_bm25(query: str, k1: float, b: float) -> Scores:
     average = sum(bag.total() for bag in BAGS.values()) / len(BAGS)
 
     def weight(word: str, bag: Bag) -> float:
@@ -94,22 +93,21 @@ def naive_bm25(query: str, k1: float, b: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("mu", [10.0, 1500.0])
-def test_query_likelihood_is_the_formula(
-    index: LuceneIndex, query: str, mu: float
+@pytest.mark.parametrize(
+    ("method", "formula"),
+    [
+        (QueryLikelihood(10.0), naive_query_likelihood),
+        (QueryLikelihood(1500.0), naive_query_likelihood),
+        (BM25(0.9, 0.4), naive_bm25),
+        (BM25(1.2, 0.0), naive_bm25),
+        (BM25(0.3, 1.0), naive_bm25),
+    ],
+)
+def test_scores_are_those_of_the_formulas(
+    index: LuceneIndex, query: str, method: Method, formula: Callable[..., Scores]
 ) -> None:
-    scores = search_one(index, query, QueryLikelihood(mu))
-    expected = naive_query_likelihood(query, mu)
-    assert scores == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.0), (0.3, 1.0)])
-def test_bm25_is_the_formula(
-    index: LuceneIndex, query: str, k1: float, b: float
-) -> None:
-    scores = search_one(index, query, BM25(k1, b))
-    expected = naive_bm25(query, k1, b)
+    expected = formula(query, **vars(method))
+    scores = search_one(index, query, method)
     assert scores == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
@@ -143,11 +141,10 @@ def test_threads_do_not_change_results(index: LuceneIndex, method: Method) -> No
     assert list(results) == [topic.query_id for topic in topics]
     copies = []
     expected = {}
-    for topic in topics:
-        for number in range(15):
-            copy = topic._replace(query_id=f"{topic.query_id}-{number}")
-            copies.append(copy)
-            expected[copy.query_id] = results[topic.query_id]
+    for number, topic in product(range(15), topics):
+        query_id = f"{topic.query_id}-{number}"
+        copies.append(topic._replace(query_id=query_id))
+        expected[query_id] = results[topic.query_id]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -198,11 +195,10 @@ def rare_words() -> list[str]:
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(RM3(mu=100), id="rm3"),
-        pytest.param(Axiomatic(pool_factor=5), id="axiom"),
-        pytest.param(
-            Axiomatic(pool_factor=10_000), id="axiom with all posts in the pool"
-        ),
+        RM3(mu=100),
+        Axiomatic(pool_factor=5),
+        # All posts are in the pool.
+        Axiomatic(pool_factor=10_000),
     ],
 )
 def test_feedback_learns_nothing_from_the_future(

@@ -180,23 +180,20 @@ def flipped_bit(path: Path, place: int) -> Iterator[None]:
     path.write_bytes(content)
 
 
-def restore_time(path: Path, status: os.stat_result) -> None:
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def test_every_flipped_bit_is_noticed(
     built: Path, command: Command, monkeypatch: Patch
 ) -> None:
     """In a large index, opening reads only new files; the full check reads all."""
     for path in files_of(built):
         status = path.stat()
+        times = (status.st_atime_ns, status.st_mtime_ns)
         name = re.escape(path.name)
         problem = rf"found another SHA-256 in {name}: damaged; build it again with"
         for place in (status.st_size // 2, status.st_size - 1):
             with flipped_bit(path, place):
                 monkeypatch.setattr(SMALL, 0)
                 assert_refused(problem, built)
-                restore_time(path, status)
+                os.utime(path, ns=times)
                 monkeypatch.setattr(SMALL, 10**6)
                 assert_refused(problem, built)
                 monkeypatch.setattr(SMALL, 0)

@@ -309,17 +309,12 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("record", "expected"), FORMS)
-def test_forms_on_one_line(
+def test_forms_of_posts(
     tmp_path: Path, record: Mapping[str, Any], expected: list[Post]
 ) -> None:
-    path = write_lines(tmp_path / "page.jsonl", [record])
-    assert list(read_posts(path)) == expected
-
-
-@pytest.mark.parametrize(("record", "expected"), FORMS)
-def test_forms_over_several_lines(
-    tmp_path: Path, record: Mapping[str, Any], expected: list[Post]
-) -> None:
-    path = tmp_path / "pretty.json"
-    path.write_text(f"\n{json.dumps(record, indent=1)}\n")
-    assert list(read_posts(path)) == expected
+    """On one line, and over several."""
+    line = write_lines(tmp_path / "page.jsonl", [record])
+    assert list(read_posts(line)) == expected
+    pretty = tmp_path / "pretty.json"
+    pretty.write_text(f"\n{json.dumps(record, indent=1)}\n")
+    assert list(read_posts(pretty)) == expected
