@@ -116,8 +116,7 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
     lines = iter(lines)
     first, header = _first_filled(lines)
     delimiter = max("\t,;", key=header.count)
-    texts = chain([header], (line for _, line in lines))
-    rows = _csv_rows(path, first, texts, delimiter)
+    rows = _csv_rows(path, first, chain([(first, header)], lines), delimiter)
     number, fields = next(rows)
     columns = [name.strip() for name in fields]
     if len(columns) == 2 and columns[0].isdecimal():
@@ -147,17 +146,18 @@ def _check_columns(columns: Sequence[str], where: str) -> None:
 
 
 def _csv_rows(
-    path: Path | str, first: int, texts: Iterable[str], delimiter: str
+    path: Path | str, first: int, lines: Lines, delimiter: str
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of its first line, fields) of rows, from the number ``first``."""
     quoting: Any = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    lines = (f"{text}\n" for text in texts)
-    rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    last = first - 1  # Number of the last line of the previous row
+    texts = (f"{line}\n" for _, line in lines)
+    rows = csv.reader(texts, delimiter=delimiter, quoting=quoting, strict=True)
+    before = first - 1
+    last = before  # Number of the last line of the previous row
     try:
         for row in rows:
             begin = last + 1
-            last = max(begin, first - 1 + rows.line_num)
+            last = max(begin, before + rows.line_num)
             yield begin, row
     except csv.Error as error:
         raise DataError(
