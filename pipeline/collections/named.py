@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import EngineAddress, index_name
+from tweetrerank.indexes.engines.address import EngineAddress, index_name
 from tweetrerank.pipeline.collections.collection import (
     ENDING,
     Collection,

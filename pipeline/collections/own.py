@@ -23,7 +23,7 @@ from zlib import crc32
 
 from tweetrerank.indexes.analysis import ANALYZERS, UNDETERMINED
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import EngineAddress, index_name, query_file
+from tweetrerank.indexes.engines.address import EngineAddress, index_name, query_file
 from tweetrerank.indexes.files import atomic_file, sha256_of, write_bytes
 from tweetrerank.indexes.posts import FIELDS, Post, as_post
 from tweetrerank.indexes.records import id_under, is_doc_id, rows_of, short, well_formed

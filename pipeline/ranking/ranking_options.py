@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tweetrerank.indexes.engines.client import check_url, query_file
+from tweetrerank.indexes.engines.address import check_url, query_file
 from tweetrerank.pipeline.command.options import (
     existing_file,
     fraction,
@@ -84,7 +84,7 @@ class ForeignOptions(EngineOptions):
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:
-    """The given fields of an :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
+    """The given fields of an :class:`tweetrerank.indexes.engines.address.EngineAddress`."""
     names = {"engine": "url", "engine_index": "index", "engine_auth": "auth"}
     names |= {
         name: name
