@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import Engine, EngineAddress, EngineError
+from tweetrerank.indexes.engines.address import EngineAddress
+from tweetrerank.indexes.engines.client import Engine
+from tweetrerank.indexes.engines.engine_error import EngineError
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import existing_file, option
 from tweetrerank.pipeline.runtime import read_keys

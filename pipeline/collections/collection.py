@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zlib import crc32
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import EngineAddress
+from tweetrerank.indexes.engines.address import EngineAddress
 from tweetrerank.indexes.manifest import IndexManifest
 from tweetrerank.indexes.methods import METHODS
 from tweetrerank.indexes.posts import Post
@@ -38,7 +38,8 @@ from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.reranker_error import RerankerError
 
 if TYPE_CHECKING:
-    from tweetrerank.indexes.engines.engine_index import EngineIndex, KeptPosts
+    from tweetrerank.indexes.engines.engine_index import EngineIndex
+    from tweetrerank.indexes.engines.kept_posts import KeptPosts
     from tweetrerank.indexes.lucene_index import LuceneIndex
     from tweetrerank.rerankers.features.judged import JudgedPosts
     from tweetrerank.rerankers.text.spaces import AdaptedSpace
@@ -426,7 +427,7 @@ class Collection:
         posts = self._read_posts()
         command = ["python", "-m", "pipeline.index", *self._posts_options()]
         if place.engine:
-            from tweetrerank.indexes.engines.layout import build
+            from tweetrerank.indexes.engines.filling import build
 
             rebuild = shlex.join(command + _engine_options(place.engine))
             return build(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from tweetrerank.indexes.engines.client import EngineAddress
+from tweetrerank.indexes.engines.address import EngineAddress
 from tweetrerank.pipeline.collections.folders import home_directory
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import EngineAddress, index_name
+from tweetrerank.indexes.engines.address import EngineAddress, index_name
 from tweetrerank.pipeline.collections.catalogue import catalogue
 from tweetrerank.pipeline.collections.collection import Collection
 from tweetrerank.pipeline.collections.folders import data_directory
@@ -224,10 +224,10 @@ def open_collection(
     if ir_dataset is not None:
         collection = collection_of_ir_dataset(ir_dataset)
     else:
-        path = name or beir
+        path = beir if name is None else name
         if topics is not None:
             path = topics_file(topics)
-        if not path:
+        if path is None:
             return _of_index([], folder, judgments, engine)
         if _is_file_of_topics(path):
             return _of_index([Path(path)], folder, judgments, engine)

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from tweetrerank.indexes.analysis import ANALYZERS, UNDETERMINED
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import EngineAddress, index_name, query_file
+from tweetrerank.indexes.engines.address import EngineAddress, index_name, query_file
 from tweetrerank.indexes.posts import FIELDS
 from tweetrerank.indexes.records import is_doc_id
 from tweetrerank.pipeline.collections.collection import OWN, Collection

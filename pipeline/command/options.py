@@ -190,7 +190,7 @@ def _terminate(*_: object) -> None:
 
 def _with_options(message: str, options_type: Any) -> str:
     """A message with options in place of the arguments of Python that it names in backticks;
-    ``address.NAME`` is a field of an :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
+    ``address.NAME`` is a field of an :class:`tweetrerank.indexes.engines.address.EngineAddress`."""
     flags = {
         declared.argument_name or name: flags[-1]
         for name, declared, _ in _declared(options_type)

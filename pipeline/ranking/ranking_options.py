@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tweetrerank.indexes.engines.client import check_url, query_file
+from tweetrerank.indexes.engines.address import check_url, query_file
 from tweetrerank.pipeline.command.options import (
     existing_file,
     fraction,
@@ -93,7 +93,7 @@ _ADDRESS_FIELDS = {
     "id_field": "id_field",
     "query": "query",
 }
-"""Option -> field of :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
+"""Option -> field of :class:`tweetrerank.indexes.engines.address.EngineAddress`."""
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from helpers.service_samples import (
     scored_by,
 )
 
-from tweetrerank.indexes.engines.layout import build
+from tweetrerank.indexes.engines.filling import build
 from tweetrerank.pipeline import engine as engine_command
 from tweetrerank.pipeline import serve
 from tweetrerank.pipeline.command.options import parse_arguments

@@ -16,7 +16,7 @@ from conftest import Capture, Command
 from helpers.index_samples import write_lines
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import EngineAddress
+from tweetrerank.indexes.engines.address import EngineAddress
 from tweetrerank.indexes.jvm import java_class, start
 from tweetrerank.pipeline import tune
 from tweetrerank.pipeline.collections.collection import Collection
