@@ -39,7 +39,6 @@ from tweetrerank.pipeline.service.service_options import (
 
 if TYPE_CHECKING:
     from tweetrerank.pipeline.collections.collection import Collection
-    from tweetrerank.pipeline.service.app import Service
     from tweetrerank.pipeline.service.log import SearchLog
     from tweetrerank.pipeline.service.page.page import SearchPage
     from tweetrerank.pipeline.service.proxy.page_search import PostFields

@@ -4,23 +4,26 @@
     python -m pipeline.tune --collection my-posts.toml
     python -m pipeline.tune --transfer
 
-mixes neural scores of held-out training topics (``held_out.run.gz`` in the checkpoint's folder)
-with the official query-likelihood run of these topics, and takes the λ with the best mean measure.
-The test collection's judgments play no part. λ is written to ``lambda.json`` in the checkpoint's
-folder, for a shipped checkpoint to ``$TWEETRERANK_HOME/lambda``; pipeline.search reads it there.
+The first mixes neural scores of held-out training topics (``held_out.run.gz`` in the
+checkpoint's folder) with the official query-likelihood run of these topics, and chooses
+the λ with the best mean measure. The test collection's judgments play no part. λ is
+written to ``lambda.json`` in the checkpoint's folder, for a shipped checkpoint to
+``$TWEETRERANK_HOME/lambda``; pipeline.search reads it there.
 
-The second tunes on the judged topics (of the key ``train``, if there is one) of an own collection,
-with the first stage of a search in place of the official run: by their scores in training where
-each was held out, or by those of the shipped model, if none was trained on the collection. This λ
-is used for this collection only. It is 0 if there are fewer than 10 topics or no gain on held-out
-ones.
+The second tunes on the judged topics of a user's collection (of its key ``train``, if
+it has one), with the first stage of a search instead of the official run. The scores
+are those of the training, where each topic was held out. If no model was trained on
+the collection, the shipped one scores. Only this collection uses this λ. It is 0 for
+fewer than 10 topics, and without a gain on held-out ones.
 
-The third tunes the model for collections of any kind on up to 250 topics of each of the training
-parts of other collections than TREC Microblog, on which it was not trained.
+The third tunes the model for collections of any kind. The topics are up to 250 of each
+training part of collections other than TREC Microblog, on which the model was not
+trained.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tweetrerank.pipeline.collections.collection import is_own
 from tweetrerank.pipeline.command.main import run
@@ -29,19 +32,30 @@ from tweetrerank.pipeline.ranking.ranking_options import EngineOptions, engine_o
 from tweetrerank.pipeline.text import counted
 from tweetrerank.pipeline.usage_error import UsageError
 
+if TYPE_CHECKING:
+    from tweetrerank.pipeline.collections.collection import Collection
+    from tweetrerank.pipeline.ranking.interpolation import Tuning
+    from tweetrerank.pipeline.training.cross_validation import HeldOut
+
+# Folds of the topics; fewer if there are fewer topics
+FOLDS = 5
+
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
     """Collection, model and measure."""
 
     test: str | None = option(
-        "collection left out of training and tuning", metavar="NAME"
+        "collection left out of training and tuning",
+        metavar="NAME",
     )
     collection: str | None = option(
-        "file of an own collection to tune on", metavar="FILE"
+        "file of an own collection to tune on",
+        metavar="FILE",
     )
     transfer: bool = option(
-        "tune on collections of other kinds than TREC Microblog", flag=True
+        "tune on collections of other kinds than TREC Microblog",
+        flag=True,
     )
     reranker: str = option("model", default="mp_hcnn")
     checkpoint: Path | None = option(
@@ -61,57 +75,21 @@ class Options(EngineOptions):
 
 
 def main(options: Options) -> None:
-    """Tune, print the curve, save λ with its provenance."""
+    """Tune, print the curve, and save λ with its provenance."""
     _check(options)
 
-    from tweetrerank.pipeline.collections import named
-    from tweetrerank.pipeline.evaluation.measures import heading
-    from tweetrerank.pipeline.ranking.checkpoints import default_directory
     from tweetrerank.pipeline.ranking.interpolation import tuning_files
-    from tweetrerank.pipeline.training.cross_validation import (
-        HeldOut,
-        held_out_scores,
-        without_gain,
-    )
-    from tweetrerank.pipeline.training.fusion_lists import MOST_TOPICS
+    from tweetrerank.pipeline.training.cross_validation import without_gain
 
-    names = (
-        named.general()
-        if options.transfer
-        else [options.test or options.collection or ""]
-    )
-    collections = [named.find(name, options.data) for name in names]
+    collections = _collections(options)
     collection = collections[0]
-    checkpoint = options.checkpoint or default_directory(
-        options.reranker, "all" if options.transfer else collection.key, collection.file
-    )
-    if options.transfer:
-        held_out = HeldOut.joined(
-            [
-                held_out_scores(options.reranker, one, checkpoint, MOST_TOPICS)
-                for one in collections
-            ]
-        )
-    elif options.test:
-        held_out = HeldOut.read(checkpoint, collection.name, options.data)
-    else:
-        collection = named.on_engine(collection, engine_of(options))
-        held_out = held_out_scores(options.reranker, collection, checkpoint)
-    measure = options.measure or (
-        collection.measures[0] if options.collection else "AP"
-    )
-    tuning = held_out.tune(measure, min(5, len(held_out.qrels)))
-    topics = counted(len(held_out.qrels), "topic")
-    print(
-        f"λ     mean {heading(tuning.measure)} on {topics} of {', '.join(tuning.collections)}"
-    )
-    for weight, value in tuning.curve.items():
-        print(
-            f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}"
-        )
-    print(
-        f"cross-validated over {tuning.folds} folds of topics: {tuning.cross_validated:.4f}"
-    )
+    checkpoint = _checkpoint(options, collection)
+    held_out = _held_out(options, collections, checkpoint)
+    measure = options.measure
+    if measure is None:
+        measure = collection.measures[0] if options.collection else "AP"
+    tuning = held_out.tune(measure, min(FOLDS, len(held_out.qrels)))
+    _print_curve(tuning, len(held_out.qrels))
     if options.collection:
         attempt = f"--reranker {options.reranker} --lambda {tuning.weight:g}"
         tuning = without_gain(tuning, tuning.curve[0.0], attempt)
@@ -121,23 +99,89 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError without a collection, or for a model that has no λ."""
+    """Raise UsageError without a collection or measure, or for a model without λ."""
+    from tweetrerank.rerankers import registry
+
     problems = []
     if bool(options.test) + bool(options.collection) + options.transfer != 1:
         problems.append("give one of --test NAME, --collection FILE and --transfer")
     if options.collection and not is_own(options.collection):
         problems.append(
-            f"--collection: found {options.collection!r}, expected the file of an own collection "
-            "(my-posts.toml); a named one is left out by --test"
+            f"--collection: found {options.collection!r}, expected the file of an own "
+            "collection (my-posts.toml); a named one is left out by --test"
         )
     if options.test and is_own(options.test):
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
-    from tweetrerank.rerankers import registry
-
     if registry.reads(options.reranker) in ("lists", "searches"):
         problems.append(f"--reranker {options.reranker}: it is not mixed, and has no λ")
+    problems += _measure_problems(options)
     if problems:
         raise UsageError(problems)
+
+
+def _measure_problems(options: Options) -> list[str]:
+    """Return the problems of the measure, before the data are read."""
+    from tweetrerank.pipeline.evaluation.measures import parse_measures
+
+    if options.measure is None:
+        return []
+    try:
+        parse_measures([options.measure])
+    except UsageError as error:
+        return error.problems
+    return []
+
+
+def _collections(options: Options) -> list["Collection"]:
+    from tweetrerank.pipeline.collections import named
+
+    if options.transfer:
+        return [named.find(name, options.data) for name in named.general()]
+    if options.test:
+        return [named.find(options.test, options.data)]
+    collection = named.find(options.collection or "", options.data)
+    return [named.on_engine(collection, engine_of(options))]
+
+
+def _checkpoint(options: Options, collection: "Collection") -> Path:
+    from tweetrerank.pipeline.ranking.checkpoints import default_directory
+
+    if options.checkpoint:
+        return options.checkpoint
+    key = "all" if options.transfer else collection.key
+    return default_directory(options.reranker, key, collection.file)
+
+
+def _held_out(
+    options: Options, collections: list["Collection"], checkpoint: Path
+) -> "HeldOut":
+    """Return neural scores and judgments of topics that were held out."""
+    from tweetrerank.pipeline.training.cross_validation import HeldOut, held_out_scores
+    from tweetrerank.pipeline.training.fusion_lists import MOST_TOPICS
+
+    if options.test:
+        return HeldOut.read(checkpoint, collections[0].name, options.data)
+    if options.collection:
+        return held_out_scores(options.reranker, collections[0], checkpoint)
+    return HeldOut.joined(
+        [
+            held_out_scores(options.reranker, collection, checkpoint, MOST_TOPICS)
+            for collection in collections
+        ]
+    )
+
+
+def _print_curve(tuning: "Tuning", topic_count: int) -> None:
+    from tweetrerank.pipeline.evaluation.measures import heading
+
+    topics = counted(topic_count, "topic")
+    origin = f"{topics} of {', '.join(tuning.collections)}"
+    print(f"λ     mean {heading(tuning.measure)} on {origin}")
+    for weight, value in tuning.curve.items():
+        mark = "  <- chosen" if weight == tuning.weight else ""
+        print(f"{weight:.2f}  {value:.4f}{mark}")
+    folds = f"{tuning.folds} folds of topics"
+    print(f"cross-validated over {folds}: {tuning.cross_validated:.4f}")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def host_name(text: str) -> str:
 
 
 def origin(text: str) -> str:
-    """Parse ``*`` or an origin, in lower case and without a path as browsers send it."""
+    """Parse ``*``, or an origin without a path; browsers send it in lower case."""
     name = text.lower()
     if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+", name):
         expected = "expected * or an address such as https://example.com"
