@@ -64,7 +64,8 @@ class Options(EngineOptions):
         metavar="DIR",
     )
     measure: str | None = option(
-        "measure to maximise, as ir_measures names it (default: AP, or the collection's)"
+        "measure to maximise, as ir_measures names it (default: AP, or the "
+        "collection's)",
     )
     output: Path | None = option(
         "file to write (default: where pipeline.search looks for it)",
