@@ -37,7 +37,7 @@ from tweetrerank.pipeline.batches.batch_rows import (
     open_writer,
     readable_rows,
 )
-from tweetrerank.pipeline.batches.batch_scores import ModelLoader, add_scores
+from tweetrerank.pipeline.batches.batch_scores import Job, ModelLoader, add_scores
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import non_negative_int, option
 from tweetrerank.pipeline.defaults import DEFAULT_WINDOW
@@ -98,24 +98,6 @@ class Options(ScoringOptions):
         return self.output.with_name(f"{self.output.name}.rejected.jsonl")
 
 
-@dataclass(frozen=True)
-class Job:
-    """Files of a batch job, the form of their rows, and the model."""
-
-    files: Sequence[Path]
-    form: Form
-    loader: ModelLoader
-    model: Any  # tweetrerank.rerankers.reranker.Model
-
-    @property
-    def reads_lists(self) -> bool:
-        """Whether the rows are pairs, and the model scores all pairs of a query."""
-        from tweetrerank.rerankers.pairs import FIRST_STAGE
-
-        is_list = self.form.has_first_stage or FIRST_STAGE in self.model.signals
-        return is_list and not self.form.is_nested
-
-
 def main(options: Options) -> None:
     """Score, and report rows that cannot be read."""
     files = _files(options)
@@ -153,17 +135,21 @@ def _files(options: Options) -> list[Path]:
     """
     source = options.input
     entries = sorted(source.iterdir()) if source.is_dir() else [source]
-    files = [path for path in entries if DATA.fullmatch(path.name) and path.is_file()]
+    files = list(filter(_is_data, entries))
     problems = _input_problems(options, files)
     problems += _output_problems(options, files)
     problems += _model_problems(options)
     if problems:
         raise UsageError(problems)
-    visible_names = {path.name for path in entries if path.name[0] not in "._"}
-    ignored = sorted(visible_names - {path.name for path in files})
+    names = [path.name for path in entries if path not in files]
+    ignored = [name for name in names if name[0] not in "._"]
     if ignored:
         say(f"{source}: passed over {len(ignored)} by their names: {listed(ignored)}")
     return [path.absolute() for path in files]
+
+
+def _is_data(path: Path) -> bool:
+    return DATA.fullmatch(path.name) is not None and path.is_file()
 
 
 def _input_problems(options: Options, files: Sequence[Path]) -> list[str]:
@@ -214,18 +200,25 @@ def _model_problems(options: Options) -> list[str]:
 
 def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     """Score all rows, and return those that cannot be read."""
-    job = _prepare(options, files)
-    say(f"{job.model.name}, {job.model.description}")
+    from tweetrerank.rerankers.pairs import FIRST_STAGE
+
+    job, model = _prepare(options, files)
+    say(f"{model.name}, {model.description}")
+    is_list = job.form.has_first_stage or FIRST_STAGE in model.signals
+    reads_lists = is_list and not job.form.is_nested
     if options.address is None:
-        return _score_here(options.output, job)
-    if job.reads_lists:
+        return _score_here(options.output, job, model, reads_lists)
+    if reads_lists:
         problem = f"found pairs, expected rows with posts, which are {LISTS}"
         raise DataError(f"--address: {problem}")
-    return _score_on_cluster(options.address, options.output, job)
+    from tweetrerank.pipeline.batches import ray_cluster
+
+    with atomic_directory(options.output) as folder:
+        return ray_cluster.score(options.address, job, folder)
 
 
-def _prepare(options: Options, files: Sequence[Path]) -> Job:
-    """Load the model, and read the form of the first row.
+def _prepare(options: Options, files: Sequence[Path]) -> tuple[Job, Any]:
+    """Return the job, and the model for this process.
 
     The model comes first: mistakes in options are reported before those in files.
     """
@@ -239,7 +232,7 @@ def _prepare(options: Options, files: Sequence[Path]) -> Job:
     model = mixed(loaded, form.has_first_stage, options.weight, key)
     reads_scores = bool(model.signals & {PRIOR, FIRST_STAGE})
     form = form._replace(has_first_stage=form.has_first_stage and reads_scores)
-    return Job(files, form, loader, model)
+    return Job(files, form, loader, getattr(model, "weight", 1.0)), model
 
 
 def _loader(options: Options) -> tuple[ModelLoader, str]:
@@ -248,22 +241,18 @@ def _loader(options: Options) -> tuple[ModelLoader, str]:
     from tweetrerank.pipeline.ranking.build import Source, best_source
     from tweetrerank.rerankers import checkpoint as checkpoints
 
+    name = options.reranker
+    key = ""
     if options.collection:
         collection = open_collection(options.collection)
         source = best_source(collection)
         name = ""
         key = collection.key
     else:
-        name = options.reranker
         folder = options.checkpoint or checkpoints.find(name)
         source = Source(folder.absolute())
-        key = ""
     loader = ModelLoader(
-        source,
-        name,
-        options.batch_size,
-        options.device,
-        options.threads,
+        source, name, options.batch_size, options.device, options.threads
     )
     return loader, key
 
@@ -279,7 +268,7 @@ def _requested_form(options: Options, form: Form) -> Form:
     return form
 
 
-def _score_here(output: Path, job: Job) -> list[Row]:
+def _score_here(output: Path, job: Job, model: Any, reads_lists: bool) -> list[Row]:
     """Score the rows in this process, and return those that cannot be read."""
     form = job.form
     rejected: list[Row] = []
@@ -291,13 +280,14 @@ def _score_here(output: Path, job: Job) -> list[Row]:
         bar(0, "scoring", "row") as progress,
         open_writer(output, job.files, form) as write,
     ):
-        for rows in _chunks(readable_rows(job.files, form, rejected), job):
-            add_scores(rows, form, job.model)
+        rows_of_files = readable_rows(job.files, form, rejected)
+        for rows in _chunks(rows_of_files, form, reads_lists):
+            add_scores(rows, form, model)
             write(rows)
             progress(len(rows))
             posts = form.all_posts(rows)
             post_count += len(posts)
-            unknown_numbers.update(_unknown_numbers(posts, job.model.numbers))
+            unknown_numbers.update(_unknown_numbers(posts, model.numbers))
     for name, count in unknown_numbers.items():
         say(f"{name}: unknown of {counted(count, 'post')}")
     say(f"scored {counted(post_count, 'post')} in {perf_counter() - started:.1f} s")
@@ -314,38 +304,25 @@ def _unknown_numbers(posts: Sequence[Row], names: Sequence[str]) -> Iterator[str
                 yield name
 
 
-def _chunks(rows: Iterator[Row], job: Job) -> Iterator[list[Row]]:
+def _chunks(rows: Iterator[Row], form: Form, reads_lists: bool) -> Iterator[list[Row]]:
     """Group rows that are scored together; all pairs of a query are."""
     chunk: list[Row] = []
     post_count = 0
     seen: set[Any] = set()
-    reads_lists = job.reads_lists
     for (query_id, _), group in groupby(rows, itemgetter("query_id", "query")):
-        if reads_lists:
-            if query_id in seen:
-                problem = f"found the query {query_id} again after others"
-                expected = f"expected its pairs together, which are {LISTS}"
-                raise DataError(f"--input: {problem}, {expected}")
-            seen.add(query_id)
+        if reads_lists and query_id in seen:
+            problem = f"found the query {query_id} again after others"
+            expected = f"expected its pairs together, which are {LISTS}"
+            raise DataError(f"--input: {problem}, {expected}")
+        seen.add(query_id if reads_lists else "")
         rows_of_query = list(group)
         chunk += rows_of_query
-        post_count += len(job.form.all_posts(rows_of_query))
+        post_count += len(form.all_posts(rows_of_query))
         if post_count >= TOGETHER:
             yield chunk
             chunk = []
             post_count = 0
     yield chunk
-
-
-def _score_on_cluster(address: str, output: Path, job: Job) -> list[Row]:
-    from tweetrerank.pipeline.batches import ray_cluster
-
-    weight = getattr(job.model, "weight", 1.0)
-    with atomic_directory(output) as folder:
-        scoring = ray_cluster.ClusterJob(
-            job.files, folder, job.form, job.loader, weight
-        )
-        return ray_cluster.run(address, scoring)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.command.main import run
@@ -51,35 +51,20 @@ class Options:
     log: Path = argument("folder of the log", parse=Path)
 
 
-class Comparison(NamedTuple):
-    """Two models and the outcomes of their searches."""
-
-    champion: str
-    challenger: str
-    searches: int
-    voters: int  # Searches without repetitions
-    silent: int  # Voters without a click
-    wins: int  # Voters who preferred the challenger
-    losses: int
-    ties: int
-
-
 def main(options: Options) -> None:
     """Print outcomes, the evidence, and the evidence needed."""
-    comparison = _comparison(options.log)
-    champion = comparison.champion[:12]
-    challenger = comparison.challenger[:12]
-    print(f"champion {champion}, challenger {challenger}")
-    counts = [
-        comparison.searches,
-        comparison.searches - comparison.voters,
-        comparison.silent,
-        comparison.wins,
-        comparison.losses,
-        comparison.ties,
-    ]
+    with closing(_tally(options.log)) as tally:
+        models = tally.execute(LATEST).fetchone()
+        if models is None:
+            problem = "found no interleaved search, expected some by serve --challenger"
+            raise DataError(f"{options.log}: {problem}")
+        outcomes = tally.execute(LEADS, models).fetchone()
+    champion, challenger = models
+    voters, searches, silent, wins, losses, ties = outcomes
+    print(f"champion {champion[:12]}, challenger {challenger[:12]}")
+    counts = [searches, searches - voters, silent, wins, losses, ties]
     print_table(OUTCOMES, [[f"{count:,}" for count in counts]], left=())
-    ratio = math.exp(min(700, evidence(comparison.wins, comparison.losses)))
+    ratio = math.exp(min(700, evidence(wins, losses)))
     print(f"evidence that the challenger is better: {ratio:.3g}, of {NEEDED} needed")
     if ratio >= NEEDED:
         print("the challenger is better")
@@ -87,32 +72,22 @@ def main(options: Options) -> None:
         print("not known to be better (yet)")
 
 
-def _comparison(folder: Path) -> Comparison:
-    """Count the outcomes of the latest two models in a log.
+def _tally(folder: Path) -> sqlite3.Connection:
+    """Return a table of the interleaved pages in a log.
 
-    DataError: no search was interleaved.
+    A log may be larger than memory, so the table is on the disk.
     """
     from tweetrerank.pipeline.collections.click_log import read_searches
 
     notes: list[str] = []
-    # A log may be larger than memory, so the rows are on the disk.
-    with closing(sqlite3.connect("")) as tally:
-        tally.execute(CREATE)
-        for page in read_searches(folder, notes):
-            if page.get("challenger"):
-                tally.execute(INSERT, _row(page))
-        for note in notes:
-            say(note)
-        models = tally.execute(LATEST).fetchone()
-        if models is None:
-            problem = "found no interleaved search, expected some by serve --challenger"
-            raise DataError(f"{folder}: {problem}")
-        outcomes = tally.execute(LEADS, models).fetchone()
-    voters, searches, silent, wins, losses, ties = outcomes
-    champion, challenger = models
-    return Comparison(
-        champion, challenger, searches, voters, silent, wins, losses, ties
-    )
+    tally = sqlite3.connect("")
+    tally.execute(CREATE)
+    for page in read_searches(folder, notes):
+        if page.get("challenger"):
+            tally.execute(INSERT, _row(page))
+    for note in notes:
+        say(note)
+    return tally
 
 
 def _row(page: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -107,7 +107,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 def select(names: Sequence[str]) -> list[Entry]:
     """Return the files of collections (``mb2011``, ``mb11``, …); no name means all."""
-    groups = sorted({group for entry in entries() for group in entry.groups})
+    groups = sorted(_groups(entries()))
     aliases = {f"mb{group[-2:]}": group for group in groups if group.startswith("mb")}
     selected = {aliases.get(name, name) for name in names}
     expected = f"expected one of {', '.join(groups)}"
@@ -120,6 +120,10 @@ def select(names: Sequence[str]) -> list[Entry]:
     if not names:
         return list(entries())
     return [entry for entry in entries() if selected.intersection(entry.groups)]
+
+
+def _groups(selected: Iterable[Entry]) -> set[str]:
+    return {group for entry in selected for group in entry.groups}
 
 
 def state(entry: Entry, folder: Path) -> str:
@@ -156,11 +160,7 @@ def main(options: Options) -> None:
     _print_terms(selected)
     fetched, failures = fetch_all(selected, folder)
     print(f"{fetched} files fetched into {folder}")
-    for entry in selected:
-        cuts = entry.missing_cuts(folder)
-        if cuts and state(entry, folder) == "present":
-            for cut in cuts:
-                write_cut(folder / entry.path, cut, folder)
+    _write_cuts(selected, folder)
     if len(failures) > 1:
         failures.insert(0, "not all files could be fetched:")
     if failures:
@@ -181,7 +181,7 @@ def _note_manual_files(selected: Sequence[Entry], folder: Path) -> None:
 
 def _print_terms(selected: Sequence[Entry]) -> None:
     """Print the terms of use of the selected collections."""
-    groups = {group for entry in selected for group in entry.groups}
+    groups = _groups(selected)
     for prefix, terms in catalogue()["terms"].items():
         if any(group.startswith(prefix) for group in groups):
             say(terms)
@@ -303,6 +303,14 @@ def _downloader(entry: Entry) -> Any:
 
 
 # Word vectors
+
+
+def _write_cuts(selected: Sequence[Entry], folder: Path) -> None:
+    for entry in selected:
+        cuts = entry.missing_cuts(folder)
+        if cuts and state(entry, folder) == "present":
+            for cut in cuts:
+                write_cut(folder / entry.path, cut, folder)
 
 
 def write_cut(archive: Path, cut: Cut, folder: Path) -> None:

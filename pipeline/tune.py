@@ -79,12 +79,16 @@ def main(options: Options) -> None:
     """Tune, print the curve, and save λ with its provenance."""
     _check(options)
 
+    from tweetrerank.pipeline.ranking.checkpoints import default_directory
     from tweetrerank.pipeline.ranking.interpolation import tuning_files
     from tweetrerank.pipeline.training.cross_validation import without_gain
 
     collections = _collections(options)
     collection = collections[0]
-    checkpoint = _checkpoint(options, collection)
+    checkpoint = options.checkpoint
+    if checkpoint is None:
+        key = "all" if options.transfer else collection.key
+        checkpoint = default_directory(options.reranker, key, collection.file)
     held_out = _held_out(options, collections, checkpoint)
     measure = options.measure
     if measure is None:
@@ -142,15 +146,6 @@ def _collections(options: Options) -> list["Collection"]:
         return [named.find(options.test, options.data)]
     collection = named.find(options.collection or "", options.data)
     return [named.on_engine(collection, engine_of(options))]
-
-
-def _checkpoint(options: Options, collection: "Collection") -> Path:
-    from tweetrerank.pipeline.ranking.checkpoints import default_directory
-
-    if options.checkpoint:
-        return options.checkpoint
-    key = "all" if options.transfer else collection.key
-    return default_directory(options.reranker, key, collection.file)
 
 
 def _held_out(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from tweetrerank.pipeline.batches.batch_rows import (
@@ -22,7 +23,7 @@ class ModelLoader:
     """Checkpoint of a model, and its settings in a process that scores."""
 
     source: Any  # tweetrerank.pipeline.ranking.build.Source
-    name: str  # Of the model; empty takes the checkpoint's
+    name: str  # Registered name; empty takes the checkpoint's
     batch_size: int
     device: str
     threads: int | None
@@ -40,6 +41,16 @@ class ModelLoader:
         model = self.source.load(device, self.name or None, self.batch_size)
         check_reads_given(model)
         return model
+
+
+@dataclass(frozen=True)
+class Job:
+    """Input files of a batch job, the form of their rows, and the model."""
+
+    files: Sequence[Path]
+    form: Form
+    loader: ModelLoader
+    weight: float  # λ; 1 is the model alone
 
 
 def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:

@@ -5,8 +5,7 @@ Importing this module imports Ray and PyArrow.
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,12 @@ from ray.util.queue import Queue
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.batches.batch_rows import (
-    Form,
     Row,
     is_parquet,
     line_of,
     with_score,
 )
-from tweetrerank.pipeline.batches.batch_scores import ModelLoader, add_scores
+from tweetrerank.pipeline.batches.batch_scores import Job, add_scores
 from tweetrerank.pipeline.runtime import ALLOCATOR
 
 # Column of the lines of a JSON file
@@ -36,33 +34,7 @@ NESTED_ROWS = 20
 PAIRS = 2000
 
 
-@dataclass(frozen=True)
-class ClusterJob:
-    """Files to score, in their order, and the model with its weight λ."""
-
-    files: Sequence[Path]
-    output: Path
-    form: Form
-    loader: ModelLoader
-    weight: float
-
-    @property
-    def is_parquet(self) -> bool:
-        """Whether input and output are Parquet files; otherwise they are JSON lines."""
-        return is_parquet(self.files[0])
-
-    @property
-    def device(self) -> str:
-        """Device of each process that scores; Ray chooses its GPU."""
-        return "cuda" if self.loader.device.startswith("cuda") else "cpu"
-
-    @property
-    def threads(self) -> int:
-        """Cores of each process that scores."""
-        return self.loader.threads or 1
-
-
-def run(address: str, job: ClusterJob) -> list[Row]:
+def score(address: str, job: Job, output: Path) -> list[Row]:
     """Score a job on the cluster at an address, and return the unreadable rows.
 
     DataError: the cluster cannot be reached, is too small, or fails.
@@ -75,7 +47,7 @@ def run(address: str, job: ClusterJob) -> list[Row]:
     try:
         ray.init(address, runtime_env={"env_vars": ALLOCATOR}, **options)
         # Ray Data does not work through a client's connection, so the cluster runs it.
-        return ray.get(ray.remote(num_cpus=0)(_score).remote(job))
+        return ray.get(ray.remote(**LIGHT)(_score).remote(job, output))
     except (
         ConnectionError,
         RuntimeError,
@@ -88,49 +60,52 @@ def run(address: str, job: ClusterJob) -> list[Row]:
         ray.shutdown()
 
 
-def _score(job: ClusterJob) -> list[Row]:
+def _score(job: Job, output: Path) -> list[Row]:
     """Score a job by Ray Data; runs on the cluster."""
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     rejected = Queue(0, LIGHT)
+    # Ray chooses the GPU of each process.
+    device = "cuda" if job.loader.device.startswith("cuda") else "cpu"
+    threads = job.loader.threads or 1
     scored = _read(job).map_batches(
         _Scorer,
-        fn_constructor_args=(job, rejected),
+        fn_constructor_args=(job, device, rejected),
         batch_size=NESTED_ROWS if job.form.is_nested else PAIRS,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=_process_count(job)),
-        num_cpus=job.threads,
-        num_gpus=int(job.device == "cuda"),
+        compute=ray.data.ActorPoolStrategy(size=_process_count(device, threads)),
+        num_cpus=threads,
+        num_gpus=int(device == "cuda"),
     )
-    if job.is_parquet:
-        scored.write_parquet(str(job.output), ray_remote_args=LIGHT)
+    if is_parquet(job.files[0]):
+        scored.write_parquet(str(output), ray_remote_args=LIGHT)
     else:
-        sink = _LinesSink(str(job.output), file_format="jsonl")
+        sink = _LinesSink(str(output), file_format="jsonl")
         scored.write_datasink(sink, ray_remote_args=LIGHT)
     return rejected.get_nowait_batch(rejected.size())
 
 
-def _process_count(job: ClusterJob) -> int:
+def _process_count(device: str, threads: int) -> int:
     """Return the number of processes that fit; ValueError: none does."""
     resources = ray.cluster_resources()
     cores = resources.get("CPU", 0)
-    if job.device == "cuda":
+    if device == "cuda":
         count = int(resources.get("GPU", 0))
         expected = "a GPU"
     else:
         # Ray's own reader of Parquet waits for a core, so one is left to it.
-        count = (int(cores) - 1) // job.threads
-        expected = f"{job.threads + 1} cores or more, one of them for reading"
+        count = (int(cores) - 1) // threads
+        expected = f"{threads + 1} cores or more, one of them for reading"
     if count < 1:
         raise ValueError(f"found {cores:g} cores, expected {expected}")
     return count
 
 
-def _read(job: ClusterJob) -> Any:
+def _read(job: Job) -> Any:
     """Return the rows of the files as a data set."""
     paths = [str(path) for path in job.files]
-    if job.is_parquet:
+    if is_parquet(job.files[0]):
         return ray.data.read_parquet(paths, ray_remote_args=LIGHT)
     # A JSON reader would change values, so each line is read as a text. The separator
     # is a character that JSON escapes.
@@ -138,9 +113,7 @@ def _read(job: ClusterJob) -> Any:
         paths,
         ray_remote_args=LIGHT,
         read_options=csv.ReadOptions(
-            use_threads=False,
-            block_size=2**26,
-            column_names=[LINE],
+            use_threads=False, block_size=2**26, column_names=[LINE]
         ),
         parse_options=csv.ParseOptions(delimiter="\x1f", quote_char=False),
         convert_options=csv.ConvertOptions(column_types={LINE: pa.binary()}),
@@ -150,28 +123,27 @@ def _read(job: ClusterJob) -> Any:
 class _Scorer:
     """Process that scores batches of rows."""
 
-    def __init__(self, job: ClusterJob, rejected: Queue) -> None:
+    def __init__(self, job: Job, device: str, rejected: Queue) -> None:
         from tweetrerank.rerankers.reranker import Mixed
 
-        self.job = job
+        self.form = job.form
+        self.is_parquet = is_parquet(job.files[0])
         self.rejected = rejected
-        self.model = Mixed.of(job.loader.load(job.device), job.weight)
+        loader = replace(job.loader, threads=job.loader.threads or 1)
+        self.model = Mixed.of(loader.load(device), job.weight)
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        form = self.job.form
         rows: list[Row] = []
-        for content in self._contents(table):
+        contents = table.to_pylist() if self.is_parquet else table[LINE].to_pylist()
+        for content in contents:
             try:
-                rows.append(form.read(content))
+                rows.append(self.form.read(content))
             except ValueError as error:
                 self.rejected.put({"reason": str(error), "row": str(content)})
-        add_scores(rows, form, self.model)
-        if self.job.is_parquet:
-            return pa.Table.from_pylist(rows, with_score([table.schema], form))
+        add_scores(rows, self.form, self.model)
+        if self.is_parquet:
+            return pa.Table.from_pylist(rows, with_score([table.schema], self.form))
         return pa.table({LINE: pa.array(map(line_of, rows), pa.binary())})
-
-    def _contents(self, table: pa.Table) -> list[Any]:
-        return table.to_pylist() if self.job.is_parquet else table[LINE].to_pylist()
 
 
 class _LinesSink(BlockBasedFileDatasink):

@@ -135,26 +135,12 @@ def _number(
     return parse
 
 
-positive_int = _number(
-    int,
-    lambda value: value >= 1,
-    "a whole number of at least 1",
-)
+positive_int = _number(int, lambda value: value >= 1, "a whole number of at least 1")
 non_negative_int = _number(
-    int,
-    lambda value: value >= 0,
-    "a whole number of at least 0",
+    int, lambda value: value >= 0, "a whole number of at least 0"
 )
-positive_float = _number(
-    float,
-    lambda value: 0 < value < math.inf,
-    "a number above 0",
-)
-fraction = _number(
-    float,
-    lambda value: 0 <= value <= 1,
-    "a number from 0 to 1",
-)
+positive_float = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
+fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
 def size(text: str) -> int:

@@ -157,7 +157,7 @@ def _run_cells(row: Row) -> list[str]:
 def _average_cells(
     title: str, rows: Sequence[Row], measures: Sequence[str]
 ) -> list[str]:
-    """Return the cells of average changes; runs with a value of 0 before have none."""
+    """Return the cells of average changes; a run with 0 before is left out."""
     cells = [title]
     for measure in measures:
         percents = [row.changes[measure].percent for row in rows]

@@ -283,16 +283,17 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
     engines = [collection.engine for collection in collections if collection.engine]
     if options.engine is None and engines:
         _check_same(engines)
-        options = replace(
-            options,
-            engine=engines[0].url,
-            engine_auth=options.engine_auth or engines[0].auth,
-        )
+        auth = options.engine_auth or engines[0].auth
+        options = replace(options, engine=engines[0].url, engine_auth=auth)
     problems = _missing_needs(options, collections)
     if problems:
         raise UsageError(problems)
-    if options.engine is None or options.engine_index:
-        return options
+    if options.engine and not options.engine_index:
+        return _with_indexes_of(options, engines)
+    return options
+
+
+def _with_indexes_of(options: Options, engines: Sequence[EngineAddress]) -> Options:
     if not engines:
         raise UsageError(
             "--engine: found no --engine-index, expected the indexes that may be "
