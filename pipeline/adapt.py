@@ -73,9 +73,7 @@ class Options:
         flag=True,
     )
     device: str = option(
-        "where the teacher runs",
-        default="auto",
-        choices=("auto", "cpu", "cuda"),
+        "where the teacher runs", default="auto", choices=("auto", "cpu", "cuda")
     )
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
@@ -87,9 +85,10 @@ def main(options: Options) -> None:
         raise UsageError("give one of --collection NAME and --index DIR")
     collection = open_collection(options.collection, options.index, data=options.data)
     if collection.index_directory is None:
-        problem = f"{collection.name} is not searched, its candidates are given"
-        expected = "expected a collection with an index"
-        raise UsageError(f"--collection: {problem}; {expected}")
+        raise UsageError(
+            f"--collection: {collection.name} is not searched, its candidates are "
+            "given; expected a collection with an index"
+        )
     if options.check:
         _report(collection)
     else:
@@ -118,12 +117,14 @@ def adapt(options: Options, collection: Collection) -> None:
         f"held-out posts: {explained:.1%} of the encodings' variance explained; "
         f"agreement with the teacher's order {agreement:.3f} (Spearman's ρ)"
     )
+    sample = posts[:: len(posts) // SAMPLED + 1]
+    identity = {post.doc_id: text_number(post.text) for post in sample}
     metadata = {
         "teacher": teacher.name,
         "fingerprint": teacher.fingerprint,
         "collection": collection.key,
         "posts": str(len(posts)),
-        "sample": json.dumps(_identity(posts)),
+        "sample": json.dumps(identity),
     }
     write_bytes(path, space.content(metadata))
     file_of(collection, texts)
@@ -141,17 +142,14 @@ def _teacher_of(collection: Collection) -> str:
     if language in (None, UNDETERMINED):
         language = "en"
         if index and (index / FILE_NAME).is_file():
-            language = _language_of(IndexManifest.read(index).analyzer)
+            name = IndexManifest.read(index).analyzer
+            languages = (
+                code for code, analyzer in ANALYZERS.items() if analyzer == name
+            )
+            language = next(languages, UNDETERMINED)
     teacher = "minilm" if language == "en" else "multilingual"
     say(f"teacher: {teacher}, for the language {language}")
     return teacher
-
-
-def _language_of(analyzer: str) -> str:
-    for language, name in ANALYZERS.items():
-        if name == analyzer:
-            return language
-    return UNDETERMINED
 
 
 def _posts(collection: Collection, most: int) -> Sequence[Post]:
@@ -159,8 +157,9 @@ def _posts(collection: Collection, most: int) -> Sequence[Post]:
     posts = [post for post in collection.posts() if post.text.strip()]
     sample = _sample(posts, most)
     if len(sample) < 2:
-        problem = f"found {len(sample)} posts with a text, expected more"
-        raise DataError(f"{collection.title}: {problem}")
+        raise DataError(
+            f"{collection.title}: found {len(sample)} posts with a text, expected more"
+        )
     return sample
 
 
@@ -175,12 +174,6 @@ def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
     return [posts[row] for row in rows.tolist()]
 
 
-def _identity(posts: Sequence[Post]) -> dict[str, int]:
-    """Return the numbers of some posts' texts, which identify the collection."""
-    sample = posts[:: len(posts) // SAMPLED + 1]
-    return {post.doc_id: text_number(post.text) for post in sample}
-
-
 def _report(collection: Collection) -> None:
     """Print the share of the posts' words that the vectors were not fitted to."""
     from tweetrerank.rerankers.text.lexicon import Lexicon
@@ -189,9 +182,13 @@ def _report(collection: Collection) -> None:
     space = collection.adapted_space
     path = collection.adapted_path
     if space is None or path is None:
-        problem = f"found no adapted word vectors, expected some in {path}"
-        command = f"python -m pipeline.adapt {_option_of(collection)}"
-        raise DataError(f"{collection.title}: {problem}; make them by {command}")
+        option_of = f"--collection {collection.file or collection.name}"
+        if not (collection.file or collection.has_topics):
+            option_of = f"--index {collection.index_directory}"
+        raise DataError(
+            f"{collection.title}: found no adapted word vectors, expected some in "
+            f"{path}; make them by python -m pipeline.adapt {option_of}"
+        )
     lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
     rows = lexicon.texts.values.tolist()
     known = sum(space.knows(lexicon.words[row]) for row in rows)
@@ -204,13 +201,6 @@ def _report(collection: Collection) -> None:
         f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the "
         "collection are not among them and have general vectors alone"
     )
-
-
-def _option_of(collection: Collection) -> str:
-    """Return the option that names a collection."""
-    if collection.file or collection.has_topics:
-        return f"--collection {collection.file or collection.name}"
-    return f"--index {collection.index_directory}"
 
 
 if __name__ == "__main__":

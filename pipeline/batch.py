@@ -62,9 +62,7 @@ class Options(ScoringOptions):
         required=True,
     )
     output: Path = option(
-        "file of the same format; on a cluster a new folder",
-        parse=Path,
-        required=True,
+        "file of the same format; on a cluster a new folder", parse=Path, required=True
     )
     max_rejected: int = option(
         "unreadable rows without exit status 1, at most",
@@ -78,8 +76,7 @@ class Options(ScoringOptions):
         metavar="DIR",
     )
     collection: str | None = option(
-        "collection whose best model is used",
-        metavar="NAME|FILE",
+        "collection whose best model is used", metavar="NAME|FILE"
     )
     order: str | None = option(
         "first stage: first_stage_score, the order of a query's posts, or nothing "
@@ -89,13 +86,8 @@ class Options(ScoringOptions):
     address: str | None = option(
         "Ray cluster: ray://HOST:PORT, HOST:PORT, auto (that of this machine) or local "
         "(started here); each process has --threads cores (default there: 1), or a GPU "
-        "with --device cuda",
+        "with --device cuda"
     )
-
-    @property
-    def rejected_file(self) -> Path:
-        """File of the rows that cannot be read."""
-        return self.output.with_name(f"{self.output.name}.rejected.jsonl")
 
 
 def main(options: Options) -> None:
@@ -105,17 +97,15 @@ def main(options: Options) -> None:
         rejected = _score(options, files)
     except ModuleNotFoundError as error:
         extra = "ray" if options.address else "parquet"
-        remedy = f"install the extra: pip install 'tweetrerank[{extra}]'"
-        raise DataError(f"found no package {error.name}; {remedy}") from None
+        raise DataError(
+            f"found no package {error.name}; install the extra: "
+            f"pip install 'tweetrerank[{extra}]'"
+        ) from None
     say(f"wrote {options.output}")
-    options.rejected_file.unlink(missing_ok=True)
-    if rejected:
-        _report_rejected(options, rejected)
-
-
-def _report_rejected(options: Options, rejected: Sequence[Row]) -> None:
-    """Write the rejected rows; DataError: they are more than the options allow."""
-    path = options.rejected_file
+    path = options.output.with_name(f"{options.output.name}.rejected.jsonl")
+    path.unlink(missing_ok=True)
+    if not rejected:
+        return
     with atomic_file(path) as stream:
         stream.writelines(f"{json.dumps(row)}\n" for row in rejected)
     count = counted(len(rejected), "row")
@@ -190,8 +180,9 @@ def _model_problems(options: Options) -> list[str]:
         problems.append(f"--checkpoint: there is no folder {options.checkpoint}")
     names_model = options.checkpoint or options.reranker != DEFAULT_WINDOW
     if options.collection and names_model:
-        remedy = "leave --reranker and --checkpoint out"
-        problems.append(f"--collection: it names the model; {remedy}")
+        problems.append(
+            "--collection: it names the model; leave --reranker and --checkpoint out"
+        )
     return problems
 
 
@@ -209,8 +200,9 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     if options.address is None:
         return _score_here(options.output, job, model, reads_lists)
     if reads_lists:
-        problem = f"found pairs, expected rows with posts, which are {LISTS}"
-        raise DataError(f"--address: {problem}")
+        raise DataError(
+            f"--address: found pairs, expected rows with posts, which are {LISTS}"
+        )
     from tweetrerank.pipeline.batches import ray_cluster
 
     with atomic_directory(options.output) as folder:
@@ -228,7 +220,14 @@ def _prepare(options: Options, files: Sequence[Path]) -> tuple[Job, Any]:
     loader, key = _loader(options)
     # On a cluster, this process only reads the properties of the model.
     loaded = loader.load("cpu" if options.address else options.device)
-    form = _requested_form(options, form_of(files))
+    form = form_of(files)
+    if options.order == "scores" and not form.has_first_stage:
+        raise DataError(
+            "--order: found no first_stage_score in the first row, expected one"
+        )
+    if options.order in ("order", "unknown"):
+        in_order = options.order == "order"
+        form = form._replace(has_first_stage=False, in_order=in_order)
     model = mixed(loaded, form.has_first_stage, options.weight, key)
     reads_scores = bool(model.signals & {PRIOR, FIRST_STAGE})
     form = form._replace(has_first_stage=form.has_first_stage and reads_scores)
@@ -255,17 +254,6 @@ def _loader(options: Options) -> tuple[ModelLoader, str]:
         source, name, options.batch_size, options.device, options.threads
     )
     return loader, key
-
-
-def _requested_form(options: Options, form: Form) -> Form:
-    """Return the form with the first stage of ``--order``."""
-    if options.order == "scores" and not form.has_first_stage:
-        problem = "found no first_stage_score in the first row, expected one"
-        raise DataError(f"--order: {problem}")
-    if options.order in ("order", "unknown"):
-        in_order = options.order == "order"
-        return form._replace(has_first_stage=False, in_order=in_order)
-    return form
 
 
 def _score_here(output: Path, job: Job, model: Any, reads_lists: bool) -> list[Row]:
@@ -311,9 +299,10 @@ def _chunks(rows: Iterator[Row], form: Form, reads_lists: bool) -> Iterator[list
     seen: set[Any] = set()
     for (query_id, _), group in groupby(rows, itemgetter("query_id", "query")):
         if reads_lists and query_id in seen:
-            problem = f"found the query {query_id} again after others"
-            expected = f"expected its pairs together, which are {LISTS}"
-            raise DataError(f"--input: {problem}, {expected}")
+            raise DataError(
+                f"--input: found the query {query_id} again after others, expected its "
+                f"pairs together, which are {LISTS}"
+            )
         seen.add(query_id if reads_lists else "")
         rows_of_query = list(group)
         chunk += rows_of_query

@@ -24,16 +24,11 @@ look at its position more than posts that are clicked by mistake
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import argument, option, output_file
 from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
-
-if TYPE_CHECKING:
-    from tweetrerank.pipeline.collections.click_log import ClickLog
-    from tweetrerank.pipeline.collections.trec import Qrels
 
 
 @dataclass(frozen=True)
@@ -51,12 +46,6 @@ class Options:
         metavar="FILE",
     )
 
-    @property
-    def topics_file(self) -> Path:
-        """File of topics, in the folder of the judgments."""
-        stem = self.output.name.split(".")[0]
-        return self.output.with_name(f"{stem}.topics.tsv")
-
 
 def main(options: Options) -> None:
     """Read the log, estimate grades, write both files and report."""
@@ -66,35 +55,20 @@ def main(options: Options) -> None:
         read_click_log,
         report,
     )
+    from tweetrerank.pipeline.collections.trec import written_file
 
     output = options.output
-    topics_file = options.topics_file
+    topics_file = output.with_name(f"{output.name.split('.')[0]}.topics.tsv")
     if len({path.resolve() for path in (options.log, output, topics_file)}) < 3:
-        expected = f"expected another file than the log, and than {topics_file}"
-        raise UsageError(f"--output: found {output}, {expected}")
+        raise UsageError(
+            f"--output: found {output}, expected another file than the log, and than "
+            f"{topics_file}"
+        )
     log = read_click_log(options.log)
     examination, _, relevance = fit(log)
     qrels = judgments(log, relevance)
-    _write(options, log, qrels)
-    for note in log.notes:
-        say(note)
-    print(
-        f"{report(log, examination, qrels)}\n\nwrote {output} and {topics_file}\n"
-        "the file of a collection with them has the lines\n"
-        f'  topics = "{topics_file.name}"\n'
-        f'  qrels = "{output.name}"\n'
-        "  judged_only = true"
-    )
-
-
-def _write(options: Options, log: "ClickLog", qrels: "Qrels") -> None:
-    """Write topics and judgments; neither file is replaced if one fails."""
-    from tweetrerank.pipeline.collections.trec import written_file
-
-    with (
-        written_file(options.topics_file) as topics,
-        written_file(options.output) as judged,
-    ):
+    # If one file fails, the other is not replaced.
+    with written_file(topics_file) as topics, written_file(output) as judged:
         for query_id, text, *_ in log.topics:
             grades = qrels.get(query_id)
             if not grades:
@@ -104,6 +78,15 @@ def _write(options: Options, log: "ClickLog", qrels: "Qrels") -> None:
             by_grade = sorted(grades.items(), key=lambda item: (-item[1], item[0]))
             for doc_id, grade in by_grade:
                 judged.write(f"{query_id} 0 {doc_id} {grade}\n")
+    for note in log.notes:
+        say(note)
+    print(
+        f"{report(log, examination, qrels)}\n\nwrote {output} and {topics_file}\n"
+        "the file of a collection with them has the lines\n"
+        f'  topics = "{topics_file.name}"\n'
+        f'  qrels = "{output.name}"\n'
+        "  judged_only = true"
+    )
 
 
 if __name__ == "__main__":

@@ -37,34 +37,25 @@ class Options:
     """Action, engine and service."""
 
     action: str = option(
-        "step",
-        choices=("install", "status", "remove"),
-        names=None,
-        required=True,
+        "step", choices=("install", "status", "remove"), names=None, required=True
     )
     engine: str = option("address of the search engine", required=True, metavar="URL")
     service: str | None = option(
-        "address where the engine reaches the service",
-        metavar="URL",
+        "address where the engine reaches the service", metavar="URL"
     )
     pipeline: str = option("name of search pipeline or endpoint", default="tweetrerank")
     model: str | None = option(
-        "model of the service (default: its first)",
-        metavar="NAME",
+        "model of the service (default: its first)", metavar="NAME"
     )
     text_field: str = option("field of the texts", default="contents", metavar="FIELD")
     url_field: str = option(
-        "field of their links (OpenSearch)",
-        default="url",
-        metavar="FIELD",
+        "field of their links (OpenSearch)", default="url", metavar="FIELD"
     )
     default_for: str | None = option(
-        "index to rerank by default (OpenSearch)",
-        metavar="INDEX",
+        "index to rerank by default (OpenSearch)", metavar="INDEX"
     )
     api_key_file: Path | None = option(
-        "file of the service's keys",
-        parse=existing_file,
+        "file of the service's keys", parse=existing_file
     )
     engine_auth: Path | None = option(
         "file of user, password, api_key, ca (default: $TWEETRERANK_ENGINE_…)",
@@ -98,8 +89,9 @@ def _check(options: Options) -> None:
     """Raise UsageError with all problems of the options."""
     problems = []
     if options.action == "install" and not options.service:
-        expected = "the address where the engine reaches the service"
-        problems.append(f"--service is missing: {expected}")
+        problems.append(
+            "--service is missing: the address where the engine reaches the service"
+        )
     if not options.pipeline.replace("-", "_").isidentifier():
         problems.append("--pipeline: expected letters, digits, - and _")
     if problems:
@@ -113,24 +105,21 @@ def served_model(url: str, name: str | None, key: str) -> str:
     """
     import requests
 
-    models: list[str] = []
+    models = []
     try:
         response = requests.get(
-            f"{url}/v1/models",
-            headers={"authorization": f"Bearer {key}"},
-            timeout=10,
+            f"{url}/v1/models", headers={"authorization": f"Bearer {key}"}, timeout=10
         )
         for model in response.json()["data"]:
             if model["reads_order"]:
                 models.append(str(model["id"]))
         return models[models.index(name) if name else 0]
     except (requests.RequestException, LookupError, TypeError, ValueError) as error:
-        problem = f"found {', '.join(models) or 'no models'} reading the order of hits"
-        expected = f"expected {name or 'one'} ({type(error).__name__})"
-        command = f"tweetrerank serve --checkpoint {name or 'window'}"
         raise DataError(
-            f"{url}: {problem}, {expected}; run `{command}`, and give its address to "
-            "--service, its keys to --api-key-file"
+            f"{url}: found {', '.join(models) or 'no models'} reading the order of "
+            f"hits, expected {name or 'one'} ({type(error).__name__}); run "
+            f"`tweetrerank serve --checkpoint {name or 'window'}`, and give its address "
+            "to --service, its keys to --api-key-file"
         ) from None
 
 
@@ -213,9 +202,7 @@ class OpenSearch(Parts):
         if index:
             self._check_default(index)
         connector = self.request(
-            "POST",
-            f"{ML}/connectors/_create",
-            self.template("connector", model=model),
+            "POST", f"{ML}/connectors/_create", self.template("connector", model=model)
         )
         registered = self.request(
             "POST",
@@ -238,8 +225,8 @@ class OpenSearch(Parts):
         rerank = pipeline["response_processors"][0]["rerank"]
         model_id = rerank["ml_opensearch"]["model_id"]
         fields = rerank["context"]["document_fields"]
-        reranked_by = f"reranks by {', '.join(fields[1:])}, model {model_id}"
-        print(f"pipeline: {self.name} {reranked_by}")
+        names = ", ".join(fields[1:])
+        print(f"pipeline: {self.name} reranks by {names}, model {model_id}")
         model = self._print_connector(model_id)
         indexes = [
             index
@@ -286,8 +273,7 @@ class OpenSearch(Parts):
         if "trusted" not in error and "private ip" not in error:
             return super().remedy(error)
         settings = self.request(
-            "GET",
-            "/_cluster/settings?flat_settings=true&include_defaults=true",
+            "GET", "/_cluster/settings?flat_settings=true&include_defaults=true"
         )
         patterns = (
             settings["defaults"] | settings["persistent"] | settings["transient"]

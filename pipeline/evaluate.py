@@ -86,7 +86,11 @@ def main(options: Options) -> None:
     evaluator = Evaluator(qrels, options.measures or judgments.measures)
     results = []
     for path in paths:
-        scores = _read(path, judgments)
+        scores = aligned(read_run(path), qrels, str(path))
+        if judgments.skips_own_id:
+            from tweetrerank.pipeline.ranking.retrievers import without_own_ids
+
+            scores = without_own_ids(scores)
         _warn_of_mismatches(path, scores, qrels)
         results.append((str(path), evaluator(scores)))
     warn_of(
@@ -134,15 +138,6 @@ def _judgments(name: str, data: Path | None) -> Judgments:
         raise DataError(collection.missing_judgments)
     collection.check_judged_posts()
     return Judgments(collection.qrels, collection.measures, collection.skips_own_id)
-
-
-def _read(path: Path, judgments: Judgments) -> Run:
-    scores = aligned(read_run(path), judgments.qrels, str(path))
-    if not judgments.skips_own_id:
-        return scores
-    from tweetrerank.pipeline.ranking.retrievers import without_own_ids
-
-    return without_own_ids(scores)
 
 
 def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:

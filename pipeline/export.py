@@ -10,7 +10,6 @@ others, λ and calibration, judgments, and the word vectors adapted to a collect
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tweetrerank.indexes.files import atomic_directory
 from tweetrerank.pipeline.collections.named import open_collection
@@ -19,17 +18,13 @@ from tweetrerank.pipeline.command.options import argument, option
 from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
 
-if TYPE_CHECKING:
-    from tweetrerank.pipeline.ranking.build import Source
-
 
 @dataclass(frozen=True)
 class Options:
     """Model and new folder."""
 
     model: str | None = argument(
-        "model: a name, or a checkpoint folder; none with --collection",
-        required=False,
+        "model: a name, or a checkpoint folder; none with --collection", required=False
     )
     output: Path = option("new folder", parse=Path, required=True, metavar="DIR")
     collection: str | None = option(
@@ -54,7 +49,13 @@ def main(options: Options) -> None:
         key = collection.key
     else:
         source = Source(checkpoints.find(options.model or ""))
-    files = _files_of_collection(source)
+    files_of_collection = {
+        checkpoints.ADAPTED_FILE: source.adapted,
+        checkpoints.FREQUENCIES: source.frequencies,
+    }
+    files = {
+        name: path.read_bytes() for name, path in files_of_collection.items() if path
+    }
     tuning = tuning_of(source.folder, key)
     if tuning and tuning.path:
         files[TUNING_FILE] = tuning.path.read_bytes()
@@ -71,21 +72,11 @@ def _check(options: Options) -> None:
     if bool(options.model) == bool(options.collection):
         problems.append("expected a model or --collection, one of them")
     if options.output.exists():
-        expected = "expected a folder that does not"
-        problems.append(f"--output {options.output}: it exists; {expected}")
+        problems.append(
+            f"--output {options.output}: it exists; expected a folder that does not"
+        )
     if problems:
         raise UsageError(problems)
-
-
-def _files_of_collection(source: "Source") -> dict[str, bytes]:
-    """Return the files of a model's collection: adapted vectors, word frequencies."""
-    from tweetrerank.rerankers import checkpoint as checkpoints
-
-    paths = {
-        checkpoints.ADAPTED_FILE: source.adapted,
-        checkpoints.FREQUENCIES: source.frequencies,
-    }
-    return {name: path.read_bytes() for name, path in paths.items() if path}
 
 
 if __name__ == "__main__":

@@ -225,8 +225,8 @@ def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
     """
     missing = [entry for entry in wanted if state(entry, folder) != "present"]
     fetched = 0
-    failures: list[str] = []
-    unreachable: dict[str, UnreachableError] = {}  # Server -> error
+    failures = []
+    unreachable = {}  # Server -> error
     for number, entry in enumerate(missing, start=1):
         if entry.host in unreachable:
             continue

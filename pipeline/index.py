@@ -72,8 +72,7 @@ class Options(EngineOptions):
         metavar="DIR",
     )
     check: bool = option(
-        "read the index and compare its checksums; nothing is built",
-        flag=True,
+        "read the index and compare its checksums; nothing is built", flag=True
     )
     data: Path | None = option(
         "folder of the collections' data (default: $TWEETRERANK_DATA)",
@@ -84,7 +83,9 @@ class Options(EngineOptions):
 
 def main(options: Options) -> None:
     """Build or check an index."""
-    _check_options(options)
+    problems = _contradictions(options) + _missing_options(options)
+    if problems:
+        raise UsageError(problems)
     collection = _collection(options)
     place = collection.place()
     if place.engine:
@@ -137,13 +138,6 @@ def _build(options: Options, collection: Collection, place: IndexPlace) -> None:
 
 
 # Options
-
-
-def _check_options(options: Options) -> None:
-    """Raise UsageError for options that do not fit."""
-    problems = _contradictions(options) + _missing_options(options)
-    if problems:
-        raise UsageError(problems)
 
 
 def _contradictions(options: Options) -> list[str]:

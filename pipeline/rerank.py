@@ -63,8 +63,7 @@ class Options(ModelOptions):
     """Runs and report."""
 
     runs: tuple[str, ...] = argument(
-        "TREC runs; ql and rm3 name a collection's official runs",
-        many=True,
+        "TREC runs; ql and rm3 name a collection's official runs", many=True
     )
     reranker: str = option("model", default=DEFAULT_WINDOW)
     weight: float | None = option(
@@ -80,9 +79,7 @@ class Options(ModelOptions):
         metavar="DIR",
     )
     report: Path | None = option(
-        "also write the report here, unrounded",
-        parse=output_file,
-        metavar="CSV",
+        "also write the report here, unrounded", parse=output_file, metavar="CSV"
     )
     group_size: int = option(
         "runs of the top, middle and bottom groups, whose average changes are reported "
@@ -141,21 +138,6 @@ def reranked_name(name: str, model: str) -> str:
 
 def _jobs(options: Options, collection: Collection) -> list[Job]:
     """Return the runs with their files; UsageError has all problems of the options."""
-    problems = _option_problems(options)
-    jobs = []
-    for name in options.runs:
-        try:
-            jobs.append(_job(name, options, collection))
-        except ValueError as error:
-            reason = f"nor has {collection.name} an official run of that name"
-            problems.append(f"runs: {error}, {reason}")
-    problems += _file_problems(options, jobs)
-    if problems:
-        raise UsageError(list(dict.fromkeys(problems)))
-    return jobs
-
-
-def _option_problems(options: Options) -> list[str]:
     problems = []
     if options.index and not Path(options.topics).is_file():
         problems.append(
@@ -163,12 +145,23 @@ def _option_problems(options: Options) -> list[str]:
             "topics; a collection has its own posts"
         )
     if options.reranker == NONE:
-        expected = "expected a model: nothing would be reranked"
-        problems.append(f"--reranker: found 'none', {expected}")
-    output = options.output
-    if output.exists() and not output.is_dir():
-        problems.append(f"--output: found the file {output}, expected a folder")
-    return problems
+        problems.append(
+            "--reranker: found 'none', expected a model: nothing would be reranked"
+        )
+    if options.output.exists() and not options.output.is_dir():
+        problems.append(f"--output: found the file {options.output}, expected a folder")
+    jobs = []
+    for name in options.runs:
+        try:
+            jobs.append(_job(name, options, collection))
+        except ValueError as error:
+            problems.append(
+                f"runs: {error}, nor has {collection.name} an official run of that name"
+            )
+    problems += _file_problems(options, jobs)
+    if problems:
+        raise UsageError(list(dict.fromkeys(problems)))
+    return jobs
 
 
 def _job(text: str, options: Options, collection: Collection) -> Job:
@@ -191,19 +184,21 @@ def _file_problems(options: Options, jobs: Sequence[Job]) -> list[str]:
     for job in jobs:
         output = job.output.resolve()
         if inputs[job.path.resolve()] > 1:
-            problem = f"found {job.path} more than once, expected it once"
-            problems.append(f"runs: {problem}")
+            problems.append(f"runs: found {job.path} more than once, expected it once")
         elif outputs[output] > 1:
-            problem = f"found {job.path} and another that would be written to"
-            expected = "expected files of different names"
-            problems.append(f"runs: {problem} {job.output}, {expected}")
+            problems.append(
+                f"runs: found {job.path} and another that would be written to "
+                f"{job.output}, expected files of different names"
+            )
         if output in inputs:
-            problem = "is one of the runs, and would be overwritten"
-            problems.append(f"--output: {job.output} {problem}")
+            problems.append(
+                f"--output: {job.output} is one of the runs, and would be overwritten"
+            )
     report = options.report
     if report and (report.resolve() in inputs or report.resolve() in outputs):
-        problem = f"found {report}, which is a run; expected another file"
-        problems.append(f"--report: {problem}")
+        problems.append(
+            f"--report: found {report}, which is a run; expected another file"
+        )
     return problems
 
 
@@ -299,26 +294,19 @@ def _report(
     )
     print_report(rows, options.group_size)
     if options.report:
-        origin = _origin(options, collection, ranker)
+        assert ranker.model
+        environment = provenance()
+        origin = {
+            "collection": collection.name,
+            "reranker": options.reranker,
+            "lambda": getattr(ranker.model, "weight", None),
+            "checkpoint": "/".join(ranker.model.directory.resolve().parts[-2:]),
+            "date": environment["date"],
+            "commit": environment["commit"],
+            "machine": environment["machine"],
+        }
         write_csv(options.report, rows, origin, options.group_size)
         say(f"wrote {options.report}")
-
-
-def _origin(
-    options: Options, collection: Collection, ranker: "Ranker"
-) -> dict[str, object]:
-    """Return the columns of the report on its collection, model, date and machine."""
-    assert ranker.model
-    environment = provenance()
-    return {
-        "collection": collection.name,
-        "reranker": options.reranker,
-        "lambda": getattr(ranker.model, "weight", None),
-        "checkpoint": "/".join(ranker.model.directory.resolve().parts[-2:]),
-        "date": environment["date"],
-        "commit": environment["commit"],
-        "machine": environment["machine"],
-    }
 
 
 if __name__ == "__main__":

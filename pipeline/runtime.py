@@ -178,15 +178,12 @@ def read_keys(path: Path) -> list[str]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        problem = f"found no text ({error}), expected one key a line"
-        raise DataError(f"{path}: {problem}") from None
+        raise DataError(
+            f"{path}: found no text ({error}), expected one key a line"
+        ) from None
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise DataError(f"{path}: found no key, expected one a line")
-    if not all(map(_is_visible_ascii, keys)):
+    if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):
         raise DataError(f"{path}: found a key with other characters than visible ASCII")
     return keys
-
-
-def _is_visible_ascii(key: str) -> bool:
-    return key.isascii() and " " not in key and key.isprintable()

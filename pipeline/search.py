@@ -126,7 +126,7 @@ def _rank_topics(options: Options, collection: "Collection", ranker: "Ranker") -
         if mixture is not None:
             rankers.append(mixture)
     rankings = []
-    files: dict[str, Path] = {}  # Last stage -> file of its run
+    files = {}  # Last stage -> file of its run
     for member in rankers:
         ranking = _rank(options, member)
         rankings.append(ranking)

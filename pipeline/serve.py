@@ -95,8 +95,10 @@ def _import_service() -> None:
     try:
         import_module("tweetrerank.pipeline.service.app")
     except ModuleNotFoundError as error:
-        remedy = "install the extra: pip install 'tweetrerank[serve]'"
-        raise DataError(f"found no package {error.name}; {remedy}") from None
+        raise DataError(
+            f"found no package {error.name}; install the extra: "
+            "pip install 'tweetrerank[serve]'"
+        ) from None
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -132,6 +134,7 @@ def serve(
     from tweetrerank.pipeline.service import app, connections
     from tweetrerank.pipeline.service.page.page import routes
     from tweetrerank.pipeline.service.requests import log_in_background
+    from tweetrerank.pipeline.service.served_models import Models
 
     device = choose_device(options.device)
     load_tls = partial(
@@ -142,7 +145,14 @@ def serve(
     )
     tls = load_tls() if options.ssl_certfile else None
     threads = options.threads or len(os.sched_getaffinity(0))
-    models = _models(options, collections, threads, device)
+    models = Models(
+        options.checkpoint,
+        options.cache,
+        threads,
+        collections if options.collection else (),
+        device,
+        options.challenger,
+    )
     service = app.Service(
         models,
         _limits(options, keys),
@@ -179,21 +189,6 @@ def serve(
         if resource:
             resource.close()
     end(log_listener)
-
-
-def _models(
-    options: Options, collections: Sequence[Collection], threads: int, device: str
-) -> Models:
-    from tweetrerank.pipeline.service.served_models import Models
-
-    return Models(
-        options.checkpoint,
-        options.cache,
-        threads,
-        collections if options.collection else (),
-        device,
-        options.challenger,
-    )
 
 
 def _page(

@@ -108,15 +108,10 @@ def print_posts(hits: Iterable[Any], notes: Iterable[str]) -> None:
     terminal = Console() if sys.stdout.isatty() else None
     table: list[Sequence[str | Text]] = []
     for rank, (hit, remark) in enumerate(zip(hits, notes, strict=True), start=1):
-        line = _printable(f"{hit.text} {hit.url}")
+        words = f"{hit.text} {hit.url}".split()
+        line = "".join(c if c.isprintable() else "�" for c in " ".join(words))
         if terminal is None and len(line) > POST_WIDTH:
             line = f"{line[: POST_WIDTH - 1]}…"
         text = Text(line, no_wrap=True, overflow="ellipsis")
         table.append([str(rank), f"{hit.score:.4f}", remark, text])
     print_table([], table, left=[2, 3], width=terminal.width if terminal else WIDTH)
-
-
-def _printable(text: str) -> str:
-    """Return a text on one line, with a mark for characters that cannot be printed."""
-    line = " ".join(text.split())
-    return "".join(char if char.isprintable() else "�" for char in line)

@@ -46,16 +46,13 @@ class Options(EngineOptions):
     """Collection, model and measure."""
 
     test: str | None = option(
-        "collection left out of training and tuning",
-        metavar="NAME",
+        "collection left out of training and tuning", metavar="NAME"
     )
     collection: str | None = option(
-        "file of an own collection to tune on",
-        metavar="FILE",
+        "file of an own collection to tune on", metavar="FILE"
     )
     transfer: bool = option(
-        "tune on collections of other kinds than TREC Microblog",
-        flag=True,
+        "tune on collections of other kinds than TREC Microblog", flag=True
     )
     reranker: str = option("model", default="mp_hcnn")
     checkpoint: Path | None = option(
@@ -65,7 +62,7 @@ class Options(EngineOptions):
     )
     measure: str | None = option(
         "measure to maximise, as ir_measures names it (default: AP, or the "
-        "collection's)",
+        "collection's)"
     )
     output: Path | None = option(
         "file to write (default: where pipeline.search looks for it)",
@@ -105,6 +102,7 @@ def main(options: Options) -> None:
 
 def _check(options: Options) -> None:
     """Raise UsageError without a collection or measure, or for a model without λ."""
+    from tweetrerank.pipeline.evaluation.measures import parse_measures
     from tweetrerank.rerankers import registry
 
     problems = []
@@ -119,22 +117,12 @@ def _check(options: Options) -> None:
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
     if registry.reads(options.reranker) in ("lists", "searches"):
         problems.append(f"--reranker {options.reranker}: it is not mixed, and has no λ")
-    problems += _measure_problems(options)
+    try:
+        parse_measures([options.measure] if options.measure else [])
+    except UsageError as error:
+        problems += error.problems
     if problems:
         raise UsageError(problems)
-
-
-def _measure_problems(options: Options) -> list[str]:
-    """Return the problems of the measure, before the data are read."""
-    from tweetrerank.pipeline.evaluation.measures import parse_measures
-
-    if options.measure is None:
-        return []
-    try:
-        parse_measures([options.measure])
-    except UsageError as error:
-        return error.problems
-    return []
 
 
 def _collections(options: Options) -> list["Collection"]:

@@ -103,8 +103,9 @@ def _parsed(content: bytes | Row | ValueError) -> Row:
     try:
         line = content.decode("utf-8-sig", "surrogatepass")
     except UnicodeDecodeError:
-        expected = "expected JSON lines, or *.gz if packed"
-        raise ValueError(f"row: found no UTF-8, {expected}") from None
+        raise ValueError(
+            "row: found no UTF-8, expected JSON lines, or *.gz if packed"
+        ) from None
     return parsed(line, "row", ValueError)
 
 
@@ -174,9 +175,8 @@ def _raw_rows(files: Sequence[Path]) -> Iterator[RawRow]:
     """Yield the rows of all files; the last one of a damaged file is an error."""
     for path in files:
         number = 0
-        contents = _parquet_rows(path) if is_parquet(path) else _lines(path)
         try:
-            for number, content in enumerate(contents, 1):
+            for number, content in enumerate(_contents(path), 1):
                 if isinstance(content, dict) or content.strip():
                     yield RawRow(path, number, content)
         except (
@@ -189,14 +189,14 @@ def _raw_rows(files: Sequence[Path]) -> Iterator[RawRow]:
             yield RawRow(path, number + 1, ValueError(problem))
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    import pyarrow.parquet as pq
+def _contents(path: Path) -> Iterator[Any]:
+    """Yield the rows of a Parquet file, or the lines of another one."""
+    if is_parquet(path):
+        import pyarrow.parquet as pq
 
-    for batch in pq.ParquetFile(path).iter_batches(PARQUET_ROWS):
-        yield from batch.to_pylist()
-
-
-def _lines(path: Path) -> Iterator[bytes]:
+        for batch in pq.ParquetFile(path).iter_batches(PARQUET_ROWS):
+            yield from batch.to_pylist()
+        return
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with opener(path, "rb") as stream:
         yield from stream
@@ -210,25 +210,19 @@ def open_writer(path: Path, files: Sequence[Path], form: Form) -> Iterator[Write
     """Open an output file for rows; it appears when it is complete."""
     with atomic_file(path) as text:
         stream = cast(TextIO, text).buffer
-        if is_parquet(path):
-            with _parquet_writer(stream, files, form) as write:
-                yield write
-        else:
+        if not is_parquet(path):
             yield lambda rows: stream.writelines(map(line_of, rows))
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-
-@contextmanager
-def _parquet_writer(stream: Any, files: Sequence[Path], form: Form) -> Iterator[Write]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        schema = with_score([pq.read_schema(file) for file in files], form)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        expected = "expected columns of different names, of one type in all files"
-        raise DataError(f"--input: {expected}: {error}") from None
-    with pq.ParquetWriter(stream, schema) as writer:
-        yield lambda rows: writer.write_table(pa.Table.from_pylist(rows, schema))
+        try:
+            schema = with_score([pq.read_schema(file) for file in files], form)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            expected = "expected columns of different names, of one type in all files"
+            raise DataError(f"--input: {expected}: {error}") from None
+        with pq.ParquetWriter(stream, schema) as writer:
+            yield lambda rows: writer.write_table(pa.Table.from_pylist(rows, schema))
 
 
 def line_of(row: Row) -> bytes:

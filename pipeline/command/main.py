@@ -53,7 +53,9 @@ def tweetrerank() -> NoReturn:
     if name in COMMANDS:
         _run(name, f"tweetrerank {name}", sys.argv[2:])
     if name in ("-h", "--help", "--version"):
-        text = _version() if name == "--version" else _help()
+        text = _help()
+        if name == "--version":
+            text = f"tweetrerank {version('tweetrerank')}"
         _prepare_streams()
         run_command(_NoOptions, lambda _: print(text), "tweetrerank", None, [])
     problem = "no command"
@@ -67,10 +69,6 @@ def tweetrerank() -> NoReturn:
 @dataclass(frozen=True)
 class _NoOptions:
     """Options of the console command; none takes a value."""
-
-
-def _version() -> str:
-    return f"tweetrerank {version('tweetrerank')}"
 
 
 def _help() -> str:

@@ -165,8 +165,9 @@ def output_file(text: str) -> Path:
     """Parse the path of an output file, whose folder need not exist yet."""
     path = Path(text)
     if path.is_dir():
-        problem = f"found the folder {text}, expected the name of a file to write"
-        raise ValueError(problem)
+        raise ValueError(
+            f"found the folder {text}, expected the name of a file to write"
+        )
     return path
 
 
@@ -247,7 +248,7 @@ def _with_options(message: str, options_type: Any) -> str:
     ``address.NAME`` means a field of
     :class:`tweetrerank.indexes.engines.client.EngineAddress`.
     """
-    spellings: dict[str, str] = {}
+    spellings = {}
     for name, declared, _ in _fields_of(options_type):
         if declared.names is not None:
             spellings[declared.argument_name or name] = declared.label(name)
@@ -300,9 +301,13 @@ def parse_arguments(
     problems: list[str] = []
     parser = _parser(options_type, program, description, problems)
     namespace, unknown = parser.parse_known_intermixed_args(arguments)
-    problems += _unknown_problems(options_type, unknown)
-    values: dict[str, Any] = {}
-    for name, declared, _ in _fields_of(options_type):
+    fields = _fields_of(options_type)
+    flags = [flag for field in fields for flag in field.declared.flags(field.name)]
+    for text in unknown:
+        similar = did_you_mean(text.split("=")[0], flags)
+        problems.append(f"unknown argument {text!r}{similar}")
+    values = {}
+    for name, declared, _ in fields:
         value = getattr(namespace, name)
         if value not in (None, []):
             values[name] = tuple(value) if declared.many else value
@@ -311,17 +316,6 @@ def parse_arguments(
     if problems:
         raise UsageError(problems)
     return options_type(**values)
-
-
-def _unknown_problems(options_type: Any, unknown: Sequence[str]) -> list[str]:
-    flags: list[str] = []
-    for name, declared, _ in _fields_of(options_type):
-        flags += declared.flags(name)
-    problems = []
-    for text in unknown:
-        suggestion = did_you_mean(text.split("=")[0], flags)
-        problems.append(f"unknown argument {text!r}{suggestion}")
-    return problems
 
 
 class _Parser(argparse.ArgumentParser):
@@ -444,24 +438,17 @@ def apply_changes(
     problems = []
     for text in changes:
         name, _, value = text.partition("=")
+        place = f"{flag} {prefix}{text}"
+        if name not in kinds:
+            similar = did_you_mean(name, list(kinds))
+            expected = f"expected one of {', '.join(kinds)}{similar}"
+            problems.append(f"{place}: found the name {name!r}, {expected}")
+            continue
+        kind = kinds[name]
         try:
-            values[name] = _converted(name, value, kinds)
-        except ValueError as error:
-            problems.append(f"{flag} {prefix}{text}: {error}")
+            values[name] = _BOOLEANS[value.lower()] if kind is bool else kind(value)
+        except (KeyError, ValueError):
+            problems.append(f"{place}: found {value!r}, expected a {kind.__name__}")
     if problems:
         raise UsageError(problems)
     return dataclasses.replace(config, **values)
-
-
-def _converted(name: str, value: str, kinds: dict[str, type]) -> Any:
-    """Return the value of a setting; raises ValueError with the problem."""
-    if name not in kinds:
-        similar = did_you_mean(name, list(kinds))
-        expected = f"expected one of {', '.join(kinds)}{similar}"
-        raise ValueError(f"found the name {name!r}, {expected}")
-    kind = kinds[name]
-    try:
-        return _BOOLEANS[value.lower()] if kind is bool else kind(value)
-    except (KeyError, ValueError):
-        problem = f"found {value!r}, expected a {kind.__name__}"
-        raise ValueError(problem) from None

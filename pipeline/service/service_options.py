@@ -39,8 +39,9 @@ def renamed(text: str) -> tuple[tuple[str, str], ...]:
     for item in text.split(","):
         name, _, field = item.strip().partition("=")
         if not name:
-            expected = "expected NAME=FIELD, several separated by commas"
-            raise ValueError(f"found {text!r}, {expected}")
+            raise ValueError(
+                f"found {text!r}, expected NAME=FIELD, several separated by commas"
+            )
         pairs.append((name, field or name))
     return tuple(pairs)
 
@@ -48,8 +49,9 @@ def renamed(text: str) -> tuple[tuple[str, str], ...]:
 def port(text: str) -> int:
     """Parse a port; 0 is any free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        expected = "expected a port from 0 (any free one) to 65535"
-        raise ValueError(f"found {text!r}, {expected}")
+        raise ValueError(
+            f"found {text!r}, expected a port from 0 (any free one) to 65535"
+        )
     return int(text)
 
 
@@ -68,8 +70,9 @@ def host_name(text: str) -> str:
     """Parse a name in the header Host, without a port, or ``*.example.com``."""
     name = text.lower()
     if not re.fullmatch(r"(\*\.)?[^*\s/:\[\]]+|\[[0-9a-f:.]+\]", name):
-        expected = "expected a name without scheme and port: example.com"
-        raise ValueError(f"found {text!r}, {expected}")
+        raise ValueError(
+            f"found {text!r}, expected a name without scheme and port: example.com"
+        )
     return name
 
 
@@ -77,8 +80,9 @@ def origin(text: str) -> str:
     """Parse ``*``, or an origin without a path; browsers send it in lower case."""
     name = text.lower()
     if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+", name):
-        expected = "expected * or an address such as https://example.com"
-        raise ValueError(f"found {text!r}, {expected}")
+        raise ValueError(
+            f"found {text!r}, expected * or an address such as https://example.com"
+        )
     return name
 
 
@@ -98,8 +102,7 @@ class Options:
         metavar="NAME|DIR",
     )
     host: str = option(
-        "address to listen on; 0.0.0.0 is every network",
-        default="127.0.0.1",
+        "address to listen on; 0.0.0.0 is every network", default="127.0.0.1"
     )
     port: int = option("port to listen on; 0 is any free one", default=8080, parse=port)
     api_key_file: Path | None = option(
@@ -121,21 +124,17 @@ class Options:
         metavar="ORIGIN",
     )
     client_requests: int | None = option(
-        "requests of a client in a second (default: any)",
-        parse=positive_int,
+        "requests of a client in a second (default: any)", parse=positive_int
     )
     client_connections: int | None = option(
-        "connections of a client at a time (default: any)",
-        parse=positive_int,
+        "connections of a client at a time (default: any)", parse=positive_int
     )
     ssl_certfile: Path | None = option(
-        "certificate for HTTPS, in PEM; it is read again after SIGHUP",
-        **FILE,
+        "certificate for HTTPS, in PEM; it is read again after SIGHUP", **FILE
     )
     ssl_keyfile: Path | None = option("its key (default: in the same file)", **FILE)
     ssl_ca_certs: Path | None = option(
-        "authorities of clients, which need a certificate then",
-        **FILE,
+        "authorities of clients, which need a certificate then", **FILE
     )
     threads: int | None = option(
         "processes that score, each on a core (default: one for each core)",
@@ -148,14 +147,10 @@ class Options:
         parse=device_name,
     )
     max_documents: int = option(
-        "documents of a request",
-        default=2000,
-        parse=positive_int,
+        "documents of a request", default=2000, parse=positive_int
     )
     max_body: int = option(
-        "bytes of a request, or 500KB, 8MB, …",
-        default=8_000_000,
-        **SIZE,
+        "bytes of a request, or 500KB, 8MB, …", default=8_000_000, **SIZE
     )
     cache: int = option(
         "bytes for the posts that were read last, or 64MB, 1GB, …; all processes "
@@ -177,9 +172,7 @@ class Options:
         **FILE,
     )
     index: Path | None = option(
-        "index that the page searches",
-        parse=Path,
-        metavar="DIR",
+        "index that the page searches", parse=Path, metavar="DIR"
     )
     collection: tuple[str, ...] = option(
         "collection whose best model is served, under its name, and that the page "
@@ -223,9 +216,7 @@ class Options:
         metavar="NAME=FIELD,…",
     )
     rerank_window: int = option(
-        "hits of a search of the engine to rerank",
-        default=100,
-        parse=positive_int,
+        "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
     rerank_timeout: float = option(
         "seconds for it; then the engine's own ranking goes out",
@@ -315,25 +306,15 @@ def _check_same(engines: Sequence[EngineAddress]) -> None:
 def _missing_needs(options: Options, collections: Sequence[Collection]) -> list[str]:
     needs = [
         _Need(
-            ["grades"],
-            collections,
-            "--collection or --index, expected one to search",
+            ["grades"], collections, "--collection or --index, expected one to search"
         ),
         _Need(
             ["ssl_keyfile", "ssl_ca_certs"],
             options.ssl_certfile,
             "--ssl-certfile, expected one",
         ),
-        _Need(
-            ["log"],
-            options.engine,
-            "--engine, whose reranked searches are logged",
-        ),
-        _Need(
-            ["challenger"],
-            options.log,
-            "--log, expected the folder of one",
-        ),
+        _Need(["log"], options.engine, "--engine, whose reranked searches are logged"),
+        _Need(["challenger"], options.log, "--log, expected the folder of one"),
         _Need(
             ["engine_index", "text_field", "url_field", "signals"],
             options.engine,
