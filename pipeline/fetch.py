@@ -239,10 +239,10 @@ def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
             unreachable[entry.host] = error
         except DataError as error:
             failures.append(str(error))
-    for host, error in unreachable.items():
+    for host, problem in unreachable.items():
         lost = sum(entry.host == host for entry in missing)
         failures.append(
-            f"{error}: {lost} files are missing. Try again later, or put them into "
+            f"{problem}: {lost} files are missing. Try again later, or put them into "
             f"{folder} by hand; --list shows their paths and addresses"
         )
     # All files that users make by hand in a folder have the same message.

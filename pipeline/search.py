@@ -70,7 +70,9 @@ def main(options: Options) -> None:
         raise UsageError(
             "--collection is missing: what to search, or --index and a query"
         )
-    if not options.topics and not _is_query(words[0], options):
+    # A first word that is no path belongs to the query if --index names the posts.
+    is_query = options.index and words and not Path(words[0]).exists()
+    if not (options.topics or is_query):
         options = replace(options, topics=words.pop(0))
     collection = options.open_collection()
     ranker = options.open_ranker(collection)
@@ -87,11 +89,6 @@ def _check_run_tag(options: Options) -> None:
     if not tag or any(character.isspace() for character in tag):
         problem = f"--runtag: found {tag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
-
-
-def _is_query(word: str, options: Options) -> bool:
-    """Whether a first word is of the query; otherwise it is the collection."""
-    return options.index is not None and not Path(word).exists()
 
 
 # A query
