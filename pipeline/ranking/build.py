@@ -100,12 +100,12 @@ def ranker(
         if given:
             problem = f"{reranker} takes the rankers of its training; leave it out"
             raise UsageError([f"`{argument}`: {problem}" for argument in given])
-        model = load_model(reranker, collection, folder, **loading)
-        if collection.given_candidates is not None:
+        if collection.answers is not None:
             raise UsageError(
                 f"`reranker`: found {reranker}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
+        model = load_model(reranker, collection, folder, **loading)
         union, known = UnionRetriever.of(collection, model.config), list[Retriever]()
         if candidates:
             known = [retriever_for(collection, candidates, skip_unknown=skip_unknown)]

@@ -228,7 +228,7 @@ class RankingOptions(ModelOptions):
 
         if problems := self.problems():
             raise UsageError(problems)
-        if collection.given_candidates is not None:
+        if collection.answers is not None:  # Known without their files
             names = ["method", "mu", "parameter", "index", "engine"]
             names += (
                 [] if self.candidates else ["hits"]
