@@ -15,6 +15,7 @@ from tweetrerank.pipeline.collections.named import open_collection
 from tweetrerank.pipeline.evaluation.measures import heading
 from tweetrerank.pipeline.ranking.checkpoints import (
     best_trained,
+    check_name,
     directory_for,
     load_model,
     note_elsewhere,
@@ -110,6 +111,8 @@ def ranker(
         if candidates:
             known = [retriever_for(collection, candidates, skip_unknown=skip_unknown)]
         return Fusion(union, model, collection, *known)
+    if reranker != defaults.NONE:
+        check_name(reranker)  # Before files are looked for
     retriever = retriever_for(
         collection, candidates, first_stage, parameters, skip_unknown
     )

@@ -107,6 +107,14 @@ def _must_skip(folder: Path, collection: str) -> bool:
     return collection in trained_on
 
 
+def check_name(name: str) -> None:
+    """Raise UsageError for an unknown model."""
+    if name not in registry.names():
+        raise UsageError(
+            f"`reranker`: found {name!r}, expected one of {', '.join([*registry.names(), 'none'])}"
+        )
+
+
 def load_model(
     name: str,
     collection: Collection,
@@ -121,10 +129,7 @@ def load_model(
     for the collection's language if it names one, ``posts`` for both that and the collection's
     posts, or a file; None is the one used in training.
     ``batch_size``: pairs in a forward pass."""
-    if name not in registry.names():
-        raise UsageError(
-            f"`reranker`: found {name!r}, expected one of {', '.join([*registry.names(), 'none'])}"
-        )
+    check_name(name)
     device = choose_device(device, threads, registry.is_network(name))
 
     def frequencies(of_training: str) -> Idf:

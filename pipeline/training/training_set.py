@@ -127,10 +127,10 @@ def microblog_training_set(
     ``prior_runs`` with results for its collection's topics, ``top`` of them, those with the best
     P@30 (Severyn & Moschitti 2015, section 5); by default over all official runs of its collection.
     """
+    # Unknown names come before missing data.
+    trained_on = list(dict.fromkeys(named.find(year, data).name for year in years))
     judged = named.training_collections(test, data)
-    trained_on = (
-        list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
-    )
+    trained_on = trained_on or judged
     if wrong := [name for name in trained_on if name not in judged]:
         raise UsageError(
             f"--train-on: found {listed(wrong)}, expected some of {', '.join(judged)}, the judged "
