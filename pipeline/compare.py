@@ -91,7 +91,15 @@ def _tally(folder: Path) -> sqlite3.Connection:
 
 
 def _row(page: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the row of an interleaved page."""
+    """Return the row of an interleaved page.
+
+    Its lead is 1, 0 or -1 if the challenger won, drew or lost; None without a click.
+    """
+    from tweetrerank.pipeline.collections.click_log import CHALLENGER, CHAMPION
+
+    posts = zip(page["shown"], page["teams"], strict=True)
+    teams = [team for doc_id, team in posts if doc_id in page["clicked"]]
+    clicks = teams.count(CHALLENGER) - teams.count(CHAMPION)
     search = f"{page.get('query_id')}"
     return (
         page["time"],
@@ -99,20 +107,8 @@ def _row(page: Mapping[str, Any]) -> tuple[Any, ...]:
         f"{page.get('challenger')}",
         search,
         f"{page.get('voter') or search}",
-        _lead(page),
+        (clicks > 0) - (clicks < 0) if teams else None,
     )
-
-
-def _lead(page: Mapping[str, Any]) -> int | None:
-    """Return 1, 0 or -1 if the challenger won, drew or lost; None without a click."""
-    from tweetrerank.pipeline.collections.click_log import CHALLENGER, CHAMPION
-
-    posts = zip(page["shown"], page["teams"], strict=True)
-    teams = [team for doc_id, team in posts if doc_id in page["clicked"]]
-    if not teams:
-        return None
-    lead = teams.count(CHALLENGER) - teams.count(CHAMPION)
-    return (lead > 0) - (lead < 0)
 
 
 def evidence(wins: float, losses: float) -> float:

@@ -118,8 +118,8 @@ def served_model(url: str, name: str | None, key: str) -> str:
         raise DataError(
             f"{url}: found {', '.join(models) or 'no models'} reading the order of "
             f"hits, expected {name or 'one'} ({type(error).__name__}); run "
-            f"`tweetrerank serve --checkpoint {name or 'window'}`, and give its address "
-            "to --service, its keys to --api-key-file"
+            f"`tweetrerank serve --checkpoint {name or 'window'}`, and give its "
+            "address to --service, its keys to --api-key-file"
         ) from None
 
 

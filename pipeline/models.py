@@ -24,20 +24,17 @@ def main(options: Options) -> None:
     root = models_directory()
     rows = []
     for path in sorted((root / "checkpoints").rglob("config.json")):
-        rows.append(_checkpoint_row(path.parent, root / "checkpoints"))
+        folder = path.parent
+        model, *collection = folder.relative_to(root / "checkpoints").parts
+        date, figures = _figures(folder)
+        rows.append(["/".join(collection), model, date, figures, str(folder)])
     for path in sorted((root / "adapted").rglob("*.safetensors")):
-        collection = path.relative_to(root / "adapted").with_suffix("")
-        rows.append(["/".join(collection.parts), "word vectors", "", "", str(path)])
+        name = path.relative_to(root / "adapted").with_suffix("").as_posix()
+        rows.append([name, "word vectors", "", "", str(path)])
     if rows:
         print_table(HEADER, rows, range(len(HEADER)))
     else:
         print(f"nothing was trained here: found no model in {root}")
-
-
-def _checkpoint_row(folder: Path, root: Path) -> list[str]:
-    model, *collection = folder.relative_to(root).parts
-    date, figures = _figures(folder)
-    return ["/".join(collection), model, date, figures, str(folder)]
 
 
 def _figures(folder: Path) -> tuple[str, str]:

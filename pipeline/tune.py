@@ -159,13 +159,17 @@ def _print_curve(tuning: "Tuning", topic_count: int) -> None:
     from tweetrerank.pipeline.evaluation.measures import heading
 
     topics = counted(topic_count, "topic")
-    origin = f"{topics} of {', '.join(tuning.collections)}"
-    print(f"λ     mean {heading(tuning.measure)} on {origin}")
+    print(
+        f"λ     mean {heading(tuning.measure)} on {topics} of "
+        f"{', '.join(tuning.collections)}"
+    )
     for weight, value in tuning.curve.items():
         mark = "  <- chosen" if weight == tuning.weight else ""
         print(f"{weight:.2f}  {value:.4f}{mark}")
-    folds = f"{tuning.folds} folds of topics"
-    print(f"cross-validated over {folds}: {tuning.cross_validated:.4f}")
+    print(
+        f"cross-validated over {tuning.folds} folds of topics: "
+        f"{tuning.cross_validated:.4f}"
+    )
 
 
 if __name__ == "__main__":

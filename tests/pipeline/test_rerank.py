@@ -22,7 +22,7 @@ RERANKED = Path("runs/reranked")
 
 
 class Output(NamedTuple):
-    lines: list[str]  # Of stdout
+    lines: list[str]  # stdout
     errors: str
 
 

@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     ap: float
     precision: float  # P@30
-    file: str  # Of the run; empty if it is not written
+    file: str  # Run file; empty if it is not written
 
 
 def table_of(output: str) -> dict[str, Row]:
