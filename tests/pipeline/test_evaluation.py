@@ -27,12 +27,17 @@ from tweetrerank.pipeline.collections.trec import (
     write_run,
 )
 from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+from tweetrerank.pipeline.evaluation.rerank_report import (
+    compare,
+    groups,
+    print_report,
+    write_csv,
+)
 from tweetrerank.pipeline.evaluation.significance import (
     holm,
     paired_t_test,
     randomization_test,
 )
-from tweetrerank.pipeline.rerank import compare, groups, print_report, write_csv
 from tweetrerank.pipeline.usage_error import UsageError
 
 QRELS: Qrels = {"1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1}, "2": {"a": 1}}
