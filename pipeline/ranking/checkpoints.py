@@ -135,6 +135,13 @@ def _tuning_in(folder: Path) -> Tuning | None:
     return Tuning.load(path) if path.exists() else None
 
 
+def check_name(name: str) -> None:
+    """Raise UsageError for an unknown model."""
+    if name not in registry.names():
+        expected = ", ".join([*registry.names(), "none"])
+        raise UsageError(f"`reranker`: found {name!r}, expected one of {expected}")
+
+
 def load_model(
     name: str,
     collection: Collection,
@@ -156,9 +163,7 @@ def load_model(
             collection's posts, or a file. None is the source used in training.
         batch_size: pairs in a forward pass.
     """
-    if name not in registry.names():
-        expected = ", ".join([*registry.names(), "none"])
-        raise UsageError(f"`reranker`: found {name!r}, expected one of {expected}")
+    check_name(name)
     device = choose_device(device, threads, registry.is_network(name))
 
     def frequencies(training_source: str) -> Idf:

@@ -255,7 +255,7 @@ class RankingOptions(ModelOptions):
         problems = self.problems()
         if problems:
             raise UsageError(problems)
-        if collection.given_candidates is not None:
+        if collection.answers is not None:  # Without their files, which may be missing
             self._check_given(collection)
         parameters = list(self.parameter)
         if self.mu:

@@ -200,6 +200,7 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Materi
             f"--collection: {options.model} ranks what searches find; name the "
             "collection to leave out by --test, or the file of an own one"
         )
+    _config(options, options.configuration)  # Mistakes in settings come before data.
     test = named.find(options.test, options.data) if options.test else None
     collections = [own] if own else _judged(options, test, reads)
     configuration = options.configuration

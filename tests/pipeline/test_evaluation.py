@@ -27,12 +27,17 @@ from tweetrerank.pipeline.collections.trec import (
     write_run,
 )
 from tweetrerank.pipeline.evaluation.measures import Values, evaluate, mean
+from tweetrerank.pipeline.evaluation.rerank_report import (
+    compare,
+    groups,
+    print_report,
+    write_csv,
+)
 from tweetrerank.pipeline.evaluation.significance import (
     holm,
     paired_t_test,
     randomization_test,
 )
-from tweetrerank.pipeline.rerank import compare, groups, print_report, write_csv
 from tweetrerank.pipeline.usage_error import UsageError
 
 case = pytest.param

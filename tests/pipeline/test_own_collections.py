@@ -39,6 +39,7 @@ from tweetrerank.pipeline.training.training_set import own_training_set
 from tweetrerank.rerankers.checkpoint import find as find_model
 from tweetrerank.rerankers.checkpoint import load, write_config
 from tweetrerank.rerankers.features.judged import JUDGED
+from tweetrerank.rerankers.reranker import Reranker
 
 case = pytest.param
 
@@ -523,10 +524,10 @@ def test_words_of_posts_have_their_frequencies_everywhere(
     pairs = []
     for topic in collection.topics:
         pairs += [(topic.text, post.text) for post in posts]
-    expected = model.predict(pairs)
+    expected = Reranker(model).predict(pairs)
     for same in (source.load(), load(tmp_path / "copy"), copy(model)):
-        np.testing.assert_array_equal(same.predict(pairs), expected)
-    assert (shipped.predict(pairs) != expected).any()
+        np.testing.assert_array_equal(Reranker(same).predict(pairs), expected)
+    assert (Reranker(shipped).predict(pairs) != expected).any()
     assert str(tmp_path) not in shipped.idf.source
     # Another word in the posts is another version of the source.
     before = source.version
