@@ -44,7 +44,10 @@ class Terms(NamedTuple):
 
     def first(self, most: int) -> Self:
         """The first ``most`` terms of each text."""
-        return self._replace(ids=self.ids[:, :most], weights=self.weights[:, :most])
+        return self._replace(
+            ids=self.ids[:, :most],
+            weights=self.weights[:, :most],
+        )
 
     @property
     def mask(self) -> Tensor:
@@ -109,7 +112,7 @@ class Reranker(nn.Module, ABC):
     reads_prior: bool = False
     """Whether the posts' priors are added to the interactions: ``PRIOR``, [P, 1, 1]."""
     interactions_are_fixed: bool = False
-    """Whether ``encode`` and ``interact`` are not trained, and training calls them once."""
+    """Whether training does not change ``encode`` and ``interact``: it calls them once."""
     needs_fit: bool = False
     """Whether :meth:`fit` follows the gradient steps."""
 
@@ -131,7 +134,12 @@ class Reranker(nn.Module, ABC):
         """Encode B texts of a side, ``QUERY`` or ``POST``."""
 
     @abstractmethod
-    def interact(self, queries: Any, posts: Any, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self,
+        queries: Any,
+        posts: Any,
+        query_of_post: Tensor,
+    ) -> Interactions:
         """Compare each of P encoded posts with its query.
 
         ``query_of_post`` [P] is the row of the query among the Q encoded queries.
@@ -143,7 +151,7 @@ class Reranker(nn.Module, ABC):
         return torch.cat(flat, dim=1)
 
     def head(self, representations: Tensor) -> Tensor:
-        """Scores [P] of representations [P, K]; a score is a logit, higher is better."""
+        """Scores [P] of representations [P, K]: logits, higher is better."""
         return self.score(representations).squeeze(1)
 
     def integrate(self, interactions: Interactions) -> Tensor:
@@ -184,7 +192,10 @@ class Reranker(nn.Module, ABC):
         return None
 
     def explain(
-        self, encoder: Any, pairs: Pairs, rows: Sequence[int]
+        self,
+        encoder: Any,
+        pairs: Pairs,
+        rows: Sequence[int],
     ) -> Explanation | None:
         """Reasons for the scores of the pairs ``rows`` of one query; None by default.
 

@@ -92,7 +92,10 @@ class TextEncoder:
         return tokens
 
     def _words(
-        self, lexicon: Lexicon, words: Sequence[str], weights: Weights | None
+        self,
+        lexicon: Lexicon,
+        words: Sequence[str],
+        weights: Weights | None,
     ) -> TokenIds:
         """Identifiers of the lexicon's distinct words in the form ``words``."""
         ids = np.array(self.vocabulary.ids(words), dtype=np.int32)
@@ -107,7 +110,10 @@ class TextEncoder:
         return TokenIds(trigrams.values + 1, trigrams.starts, weights)
 
     def _trigrams_of_words(
-        self, lexicon: Lexicon, weights: Weights | None, is_of_phrases: bool
+        self,
+        lexicon: Lexicon,
+        weights: Weights | None,
+        is_of_phrases: bool,
     ) -> TokenIds:
         """Trigrams within words, with the ``weights`` [T] of their words, if any."""
         trigrams = lexicon.trigrams()  # A list for each of the T words
@@ -134,19 +140,36 @@ class Tokenized:
     cache: Interactions = field(default_factory=dict)
     """Cached interactions of these and other pairs.
 
-    Those of short queries end with zero positions."""
+    Interactions of short queries end with zero positions."""
     cache_rows: Rows | None = None
     """[P] row of each pair in ``cache``; None without a cache."""
 
     @classmethod
-    def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Self:
+    def from_pairs(
+        cls,
+        pairs: Pairs,
+        encoder: TextEncoder,
+        model: Reranker,
+    ) -> Self:
         """Tokenize the texts of ``pairs`` as ``model`` reads them."""
         prior = None
         if model.reads_prior:
-            prior = features.table(pairs, (PRIOR,), encoder.idf).values[:, 0]
+            table = features.table(pairs, (PRIOR,), encoder.idf)
+            prior = table.values[:, 0]
         queries = encoder.tokens(model, base.QUERY, pairs.queries)
-        posts = encoder.tokens(model, base.POST, pairs.texts, pairs.urls)
-        return cls(queries, posts, pairs.query_index, pairs.post_index, prior)
+        posts = encoder.tokens(
+            model,
+            base.POST,
+            pairs.texts,
+            pairs.urls,
+        )
+        return cls(
+            queries,
+            posts,
+            pairs.query_index,
+            pairs.post_index,
+            prior,
+        )
 
     def interactions_of(self, model: Reranker, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [B], from the cache if there is one."""
@@ -161,7 +184,9 @@ class Tokenized:
         return model.integrate(self.interactions_of(model, rows))
 
     def batch(
-        self, rows: Rows, device: torch.device
+        self,
+        rows: Rows,
+        device: torch.device,
     ) -> tuple[Inputs, Inputs, torch.Tensor, torch.Tensor | None]:
         """Arguments of :meth:`Reranker.interactions` for the pairs ``rows`` [B]."""
         queries, query_of_post = np.unique(self.query_index[rows], return_inverse=True)
@@ -170,8 +195,8 @@ class Tokenized:
         if self.prior is not None:
             prior = torch.from_numpy(self.prior[rows]).to(device)
         return (
-            {name: ids.batch(queries, device) for name, ids in self.queries.items()},
-            {name: ids.batch(posts, device) for name, ids in self.posts.items()},
+            _batches(self.queries, queries, device),
+            _batches(self.posts, posts, device),
             torch.from_numpy(query_of_post).to(device),
             prior,
         )
@@ -192,3 +217,10 @@ class Tokenized:
         """[P] terms of each pair's post in all inputs, the measure of its work."""
         lengths = [ids.lengths_of(self.post_index) for ids in self.posts.values()]
         return np.sum(lengths, axis=0)
+
+
+def _batches(
+    inputs: dict[str, TokenIds], rows: Rows, device: torch.device
+) -> dict[str, Terms]:
+    """Each input of the texts ``rows``."""
+    return {name: ids.batch(rows, device) for name, ids in inputs.items()}

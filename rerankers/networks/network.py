@@ -100,12 +100,19 @@ class Network(Model):
         return self.model.explain(self.encoder, pairs, rows)
 
     def score(
-        self, pairs: Pairs, progress: Progress = silent
+        self,
+        pairs: Pairs,
+        progress: Progress = silent,
     ) -> npt.NDArray[np.float32]:
         """Scores [P]; see :class:`tweetrerank.rerankers.reranker.Model`."""
         pairs = pairs.with_resources(self.resources)
         tokenized = Tokenized.from_pairs(pairs, self.encoder, self.model)
-        return score_tokenized(self.model, tokenized, self.batch_size, progress)
+        return score_tokenized(
+            self.model,
+            tokenized,
+            self.batch_size,
+            progress,
+        )
 
     def tuned_weight(self) -> float:
         """The λ that ``tweetrerank tune`` has tuned with the checkpoint.
@@ -146,7 +153,8 @@ def score_tokenized(
 
     Batches are :data:`ON_DEVICE` times larger on a GPU. ``progress`` is called with the
     number of pairs of each finished batch; on a GPU, of each started batch. Raises
-    RerankerError if a score is not a finite number, or a batch does not fit into memory.
+    RerankerError if a score is not a finite number, or memory does not suffice for a
+    batch.
     """
     count = len(pairs.query_index)
     results: list[torch.Tensor] = []
@@ -203,8 +211,8 @@ def _score_batch(model: Reranker, pairs: Tokenized, rows: Rows) -> torch.Tensor:
             raise
         raise RerankerError(
             f"found too little memory on {model.device_of()} for {len(rows)} pairs at "
-            "once; use a smaller `batch_size` or fewer `threads`, or end other programs "
-            "there"
+            "once; use a smaller `batch_size` or fewer `threads`, or end other "
+            "programs there"
         ) from None
 
 
@@ -241,7 +249,11 @@ def represent_tokenized(model: Reranker, pairs: Tokenized) -> torch.Tensor:
     return torch.cat(representations)[torch.from_numpy(order)].clone()
 
 
-def batches_of(pairs: Tokenized, batch_size: int, is_mixed: bool = False) -> list[Rows]:
+def batches_of(
+    pairs: Tokenized,
+    batch_size: int,
+    is_mixed: bool = False,
+) -> list[Rows]:
     """Rows of all pairs by batch: of one query, and of similar lengths against padding.
 
     Mixed batches have pairs of all lengths, so all batches of a query are the same

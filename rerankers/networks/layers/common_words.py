@@ -38,7 +38,12 @@ class WordOverlap(nn.Module):
         super().__init__()
         self.content_words = StopWords(vocabulary)
 
-    def forward(self, query: Terms, post_ids: Tensor, query_of_post: Tensor) -> Tensor:
+    def forward(
+        self,
+        query: Terms,
+        post_ids: Tensor,
+        query_of_post: Tensor,
+    ) -> Tensor:
         """Number of common words, sum of their IDF, and both without stop words.
 
         The result is [P, 4], for Q queries, the word identifiers ``post_ids`` [P, Ld]

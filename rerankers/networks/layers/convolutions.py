@@ -1,19 +1,25 @@
-"""Convolutions over terms of texts, and masks of their positions."""
+"""Convolutions over terms of texts, and over matrices."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-
-def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
-    """Whether a position is within its text: texts of ``lengths`` [B] to [B, L]."""
-    return torch.arange(positions, device=lengths.device) < lengths.unsqueeze(1)
+from tweetrerank.rerankers.networks.layers.positions import (
+    pad_after,
+    pad_before,
+    spans_from,
+)
 
 
 class Convolution(nn.Module):
     """Weights of F filters over ``width`` terms of E = ``size`` dimensions."""
 
-    def __init__(self, size: int, filters: int, width: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        filters: int,
+        width: int,
+    ) -> None:
         super().__init__()
         self.width = width
         self.weight = nn.Parameter(torch.empty(width * size, filters))
@@ -26,14 +32,20 @@ class MaskedConvolution(Convolution):
     After a text's end follow zeros. Rao et al. (2019), section 3.2, equation of v_i.
     """
 
-    def __init__(self, size: int, filters: int, width: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        filters: int,
+        width: int,
+    ) -> None:
         super().__init__(size, filters, width)
         self.bias = nn.Parameter(torch.zeros(filters))
 
     def forward(self, terms: Tensor, mask: Tensor) -> Tensor:
         """Convolve ``terms`` [B, L, E] with ``mask`` [B, L, 1]: [B, L, F]."""
-        padded = F.pad(terms, (0, 0, 0, self.width - 1))
-        hidden = self.of_packed(padded.flatten(0, 1)).unflatten(0, padded.shape[:2])
+        padded = pad_after(terms, self.width - 1)
+        packed = self.of_packed(padded.flatten(0, 1))
+        hidden = packed.unflatten(0, padded.shape[:2])
         return hidden[:, : terms.shape[1]] * mask
 
     def of_packed(self, terms: Tensor, dropout: float = 0.0) -> Tensor:
@@ -43,12 +55,15 @@ class MaskedConvolution(Convolution):
         there is one for each offset in a span, so spans are not copied. A share
         ``dropout`` of the results is dropped.
         """
-        weight = self.weight.to(terms.dtype).unflatten(0, (self.width, -1))
+        weight = self.weight.to(terms.dtype)
+        by_offset = weight.unflatten(0, (self.width, -1))  # [width, E, F]
         count = len(terms) - self.width + 1
         total = self.bias.to(terms.dtype)  # Then [T - width + 1, F]
         for shift in range(self.width):
-            total = torch.addmm(total, terms[shift : shift + count], weight[shift])
-        return F.pad(F.dropout(F.relu(total), dropout), (0, 0, 0, self.width - 1))
+            shifted = terms[shift : shift + count]
+            total = torch.addmm(total, shifted, by_offset[shift])
+        hidden = F.dropout(F.relu(total), dropout)
+        return pad_after(hidden, self.width - 1)
 
 
 class ConvolutionTower(nn.Module):
@@ -96,8 +111,9 @@ class ConvolutionTower(nn.Module):
         padded = F.pad(ids, (0, self._gap()))
         terms = self.vectors(padded.flatten())
         if dropout:
-            dropped = F.dropout(terms.new_ones(len(ids), terms.shape[1]), dropout)
-            terms = terms * dropped.repeat_interleave(padded.shape[1], 0)
+            ones = terms.new_ones(len(ids), terms.shape[1])
+            factors = F.dropout(ones, dropout)
+            terms = terms * factors.repeat_interleave(padded.shape[1], 0)
         levels = [terms]
         if self.training and self.precision == "bf16":
             terms = terms.bfloat16()
@@ -108,9 +124,8 @@ class ConvolutionTower(nn.Module):
                 terms = terms * mask
             levels.append(terms)
         length = ids.shape[1] + self.reads_padding
-        return [
-            level.unflatten(0, padded.shape)[:, :length].float() for level in levels
-        ]
+        texts = [level.unflatten(0, padded.shape) for level in levels]
+        return [level[:, :length].float() for level in texts]
 
     def _gap(self) -> int:
         """Positions of padding between texts, so that no span reads two of them."""
@@ -137,25 +152,19 @@ class WideConvolution(Convolution):
         """
         margin = self.width - 1
         new_lengths = torch.where(lengths > 0, lengths + margin, 0)
-        spans = spans_from(F.pad(terms, (0, 0, margin, 0)), self.width)
+        spans = spans_from(pad_before(terms, margin), self.width)
         # Spans after the text hold zeros only, so without a bias they are zero.
         return spans @ self.weight, new_lengths
 
 
-def spans_from(terms: Tensor, width: int) -> Tensor:
-    """Spans of ``width`` terms from each one on: [B, L, E] to [B, L, width · E].
-
-    Zeros follow the end of a text.
-    """
-    length = terms.shape[1]
-    padded = F.pad(terms, (0, 0, 0, width - 1))
-    shifted = [padded[:, offset : offset + length] for offset in range(width)]
-    return torch.cat(shifted, dim=2)
-
-
 def square_convolution(before: int, after: int, width: int) -> nn.Conv2d:
     """Convolution of ``width`` × ``width``, initialised for a ReLU (He et al. 2015)."""
-    layer = nn.Conv2d(before, after, width, padding="same")
+    layer = nn.Conv2d(
+        before,
+        after,
+        width,
+        padding="same",
+    )
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     layer.bias = nn.Parameter(torch.zeros(after))
     return layer

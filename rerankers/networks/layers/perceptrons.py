@@ -12,7 +12,12 @@ def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
+def perceptron(
+    inputs: int,
+    hidden: int,
+    outputs: int,
+    dropout: float,
+) -> nn.Sequential:
     """Two linear layers with a ReLU between them (Rao et al. 2019, section 3.4)."""
     return nn.Sequential(
         nn.Linear(inputs, hidden),

@@ -62,25 +62,36 @@ class TabulatedTower:
     sum of ``width`` rows of a table. The layer below fills the table of each deeper
     layer.
 
-    ``ids`` are the identifiers, without 0, of all terms to be read. With ``normalized``,
-    similarities are cosines, else dot products.
+    ``ids`` are the identifiers, without 0, of all terms to be read. Similarities
+    are cosines if ``normalized``, else dot products.
     """
 
-    def __init__(self, tower: ConvolutionTower, ids: Rows, normalized: bool) -> None:
+    def __init__(
+        self,
+        tower: ConvolutionTower,
+        ids: Rows,
+        normalized: bool,
+    ) -> None:
         self.convolutions: list[MaskedConvolution] = list(tower.convolutions)  # type: ignore[arg-type]
         self.normalized = normalized
-        self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
+        count = int(ids.max(initial=0)) + 1
+        self.rows = np.zeros(count, dtype=np.int64)
         """Identifier -> its row in the tables of terms."""
         self.rows[ids] = np.arange(1, len(ids) + 1)
         self.weights = [_by_offset(layer) for layer in self.convolutions]
-        vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
+        with_padding = F.pad(torch.from_numpy(ids), (1, 0))
+        vectors: Tensor = tower.vectors(with_padding)
         self.table = vectors
         if self.weights:
             self.table = vectors @ self.weights[0]
         self.terms = vectors.mul_(self._scale(vectors))
         """[V + 1, E]; row 0 is padding."""
 
-    def similarities(self, posts: Ragged, query: Sequence[Tensor]) -> list[SpanValues]:
+    def similarities(
+        self,
+        posts: Ragged,
+        query: Sequence[Tensor],
+    ) -> list[SpanValues]:
         """Similarities of posts with a query, at each depth.
 
         ``query`` are its vectors [1, Lq, F] of each depth.
@@ -96,7 +107,13 @@ class TabulatedTower:
             weights = None
             if depth < len(self.convolutions):
                 weights = self.weights[depth]
-            values, table = self._convolve(layer, spans, table, columns[depth], weights)
+            values, table = self._convolve(
+                layer,
+                spans,
+                table,
+                columns[depth],
+                weights,
+            )
             levels.append(SpanValues(values, spans.at))
             numbers = spans.at + 1
         return levels
@@ -128,7 +145,11 @@ class TabulatedTower:
             similarities = torch.mm(vectors, query, out=values[start:end])
             similarities.mul_(self._scale(vectors))
             if weights is not None:
-                torch.mm(vectors, weights, out=next_table[1 + start : 1 + end])
+                torch.mm(
+                    vectors,
+                    weights,
+                    out=next_table[1 + start : 1 + end],
+                )
         return values, next_table
 
     def _scale(self, vectors: Tensor) -> Tensor:

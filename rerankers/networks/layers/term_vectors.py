@@ -27,7 +27,11 @@ def unit_length(vectors: Tensor) -> Tensor:
     return F.normalize(vectors, dim=-1, eps=LEAST_LENGTH)
 
 
-def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
+def hashed_vectors(
+    rows: int,
+    size: int,
+    seed: int,
+) -> npt.NDArray[np.int8]:
     """Pseudo-random vectors [rows, size], the same on every machine.
 
     Components are integers from -127 to 127. Rows are nearly orthogonal, so an unknown
@@ -37,7 +41,8 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     codes = np.empty((rows, size), dtype=np.int8)
     for start in range(0, rows, _ROWS_AT_ONCE):
         block = codes[start : start + _ROWS_AT_ONCE]
-        state = np.arange(block.size, dtype=np.uint64) + (start * size + seed * 2**32)
+        first = start * size + seed * 2**32
+        state = np.arange(block.size, dtype=np.uint64) + first
         state *= 0x9E3779B97F4A7C15
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -53,7 +58,13 @@ class HashedVectors(nn.Module):
     computed, not stored in checkpoints.
     """
 
-    def __init__(self, rows: int, size: int, seed: int, length: float = 1.0) -> None:
+    def __init__(
+        self,
+        rows: int,
+        size: int,
+        seed: int,
+        length: float = 1.0,
+    ) -> None:
         super().__init__()
         self.size = size
         table = np.zeros((rows + 1, size), dtype=np.int8)
@@ -91,7 +102,12 @@ class FrozenVectors(nn.Module):
         scales[1:] = peak / 127
         self.codes = nn.Buffer(torch.from_numpy(codes))
         self.scales = nn.Buffer(torch.from_numpy(scales))
-        self.unknown = HashedVectors(buckets, self.size, seed=1, length=unknown_length)
+        self.unknown = HashedVectors(
+            buckets,
+            self.size,
+            seed=1,
+            length=unknown_length,
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up identifiers of any shape: [..., E]."""
@@ -105,7 +121,7 @@ class FrozenVectors(nn.Module):
 class TrainedVectors(nn.Embedding):
     """Trained vectors of padding, of V terms with vectors, and of ``new`` terms.
 
-    Those of terms start at ``known`` [V, E], those of new terms in U[low, high]. The
+    Vectors of terms start at ``known`` [V, E], those of new terms in U[low, high]. The
     vector of padding is 0, and stays 0 unless ``padding`` is true.
     """
 

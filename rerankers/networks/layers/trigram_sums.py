@@ -5,7 +5,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tweetrerank.rerankers import devices
-from tweetrerank.rerankers.networks.layers.convolutions import mask_of_lengths
+from tweetrerank.rerankers.networks.layers.positions import mask_of_lengths
 from tweetrerank.rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 
 # Knuth's multiplicative hash: 2³² divided by the golden ratio, made odd. It spreads
@@ -23,7 +23,12 @@ class TrigramSums(nn.Module):
     is in the steep range of tanh.
     """
 
-    def __init__(self, size: int, buckets: int, bound: float = 0.1) -> None:
+    def __init__(
+        self,
+        size: int,
+        buckets: int,
+        bound: float = 0.1,
+    ) -> None:
         super().__init__()
         self.buckets = buckets
         self.sparse = False  # Whether gradients are sparse
@@ -39,7 +44,8 @@ class TrigramSums(nn.Module):
         """
         if self.buckets < TRIGRAM_COUNT:
             mixed = (ids * _MULTIPLIER) & 0xFFFFFFFF
-            ids = torch.where(ids > 0, ((mixed * self.buckets) >> 32) + 1, 0)
+            rows = ((mixed * self.buckets) >> 32) + 1
+            ids = torch.where(ids > 0, rows, 0)
         return F.embedding_bag(
             ids,
             self.weight,
@@ -63,8 +69,10 @@ class TrigramSums(nn.Module):
             most = max(1, int(counts.max()))
         mask = mask_of_lengths(counts, most)  # [B, W]
         # [B, L] word of each trigram, ascending; padding belongs to a row's last word
-        places = torch.arange(mask.numel(), device=ids.device).view(mask.shape)
-        words = (starts.cumsum(dim=1) - 1).clamp_min(0) + places[:, :1]
+        places = torch.arange(mask.numel(), device=ids.device)
+        places = places.view(mask.shape)
+        in_text = (starts.cumsum(dim=1) - 1).clamp_min(0)
+        words = in_text + places[:, :1]
         offsets = torch.searchsorted(words.flatten(), places.flatten())
         sums = self(ids.flatten(), offsets)  # [B · W, K]
         return sums.view(len(mask), most, -1), mask

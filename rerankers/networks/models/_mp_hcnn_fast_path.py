@@ -63,10 +63,18 @@ class FastPath(Tokenized):
             pooled[name] = by_input[perspective.post_input]
         url_lengths = torch.from_numpy(self.posts[URL_TRIGRAMS].lengths_of(posts))
         query_of_post = torch.zeros(len(rows), dtype=torch.int64)
-        return model.features(pooled, query.terms, query_of_post, url_lengths)
+        return model.features(
+            pooled,
+            query.terms,
+            query_of_post,
+            url_lengths,
+        )
 
     def _pooled(
-        self, tower: str, posts: Rows, query: list[Tensor]
+        self,
+        tower: str,
+        posts: Rows,
+        query: list[Tensor],
     ) -> dict[str, list[Pooled]]:
         """Input of posts -> pooled similarities at each depth, by one tower.
 
@@ -88,7 +96,12 @@ class FastPath(Tokenized):
             start = end
         return pooled
 
-    def _pool(self, values: Tensor, at: Rows, starts: Rows) -> Pooled:
+    def _pool(
+        self,
+        values: Tensor,
+        at: Rows,
+        starts: Rows,
+    ) -> Pooled:
         """Maximum and mean over the positions of each post; 0 for a post without any.
 
         Posts begin at the positions ``starts`` [P + 1]. ``at`` are the rows of
@@ -99,6 +112,16 @@ class FastPath(Tokenized):
             return Pooled(empty, empty)
         rows = torch.from_numpy(at)
         offsets = torch.from_numpy(starts[:-1])
-        maximum = F.embedding_bag(rows, values, offsets, mode="max")
-        mean = F.embedding_bag(rows, values, offsets, mode="mean")
+        maximum = F.embedding_bag(
+            rows,
+            values,
+            offsets,
+            mode="max",
+        )
+        mean = F.embedding_bag(
+            rows,
+            values,
+            offsets,
+            mode="mean",
+        )
         return Pooled(maximum, self.mean_scale * mean)

@@ -59,7 +59,7 @@ class Matches(NamedTuple):
     length: int  # Terms in a phrase
 
     def best(self) -> Values:
-        """Similarity of each query phrase with its best match: [Lq], 0 without words."""
+        """Similarity of each query phrase with its best match: [Lq]."""
         return _maximum(self.values, axis=1)
 
     def post_terms(self) -> Values:
@@ -98,15 +98,27 @@ def find_matches(
     texts: Sequence[str],
     urls: Sequence[str],
 ) -> list[PairMatches]:
-    """Matches of a query with each post, given by its text and its expanded URL or ""."""
+    """Matches of a query with each post, given by its text and URL ("" without one)."""
     if model.reading != reading.Reading():
         raise RerankerError(
             f"found a model that reads texts as {model.reading}; matches are shown of "
             f"models of {reading.Reading()}, for example of another configuration"
         )
-    pairs = _without_matches(model, encoder, query, texts, urls)
+    pairs = _without_matches(
+        model,
+        encoder,
+        query,
+        texts,
+        urls,
+    )
     rows = np.arange(len(texts))
-    inputs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
+    inputs = Pairs(
+        [query],
+        texts,
+        urls,
+        np.zeros_like(rows),
+        rows,
+    )
     tokenized = Tokenized.from_pairs(inputs, encoder, model)
     with torch.inference_mode():
         terms, post_terms, query_of_post, _ = tokenized.batch(rows, model.device_of())
@@ -115,7 +127,12 @@ def find_matches(
         for name, perspective in model.perspectives.items():
             query_length = int(encoded.terms[perspective.query_input].lengths)
             lengths = posts.terms[perspective.post_input].lengths.tolist()
-            levels = model.similarities(encoded, posts, query_of_post, perspective)
+            levels = model.similarities(
+                encoded,
+                posts,
+                query_of_post,
+                perspective,
+            )
             for depth, level in enumerate(levels):
                 phrase_length = 1 + depth * (perspective.width - 1)
                 for pair, values, length in zip(pairs, level, lengths, strict=True):
@@ -145,13 +162,22 @@ def _without_matches(
 
 
 def explain(
-    model: Any, encoder: TextEncoder, pairs: Pairs, rows: Sequence[int]
+    model: Any,
+    encoder: TextEncoder,
+    pairs: Pairs,
+    rows: Sequence[int],
 ) -> Explanation:
     """Reasons for the scores of the pairs ``rows`` of one query: its best matches."""
     posts = pairs.post_index[rows].tolist()
     texts = [pairs.texts[post] for post in posts]
     urls = [pairs.urls[post] for post in posts]
-    matched = find_matches(model, encoder, pairs.queries[0], texts, urls)
+    matched = find_matches(
+        model,
+        encoder,
+        pairs.queries[0],
+        texts,
+        urls,
+    )
     measure, bounds = _measure(model, matched)
     steps = []
     for name, bound in zip(STEPS, bounds, strict=True):
@@ -163,10 +189,19 @@ def explain(
     explained = []
     for text, url, pair in zip(texts, urls, matched, strict=True):
         explained.append(reasons(text, url, pair, bounds))
-    return Explanation("matches", measure, steps, columns, explained)
+    return Explanation(
+        "matches",
+        measure,
+        steps,
+        columns,
+        explained,
+    )
 
 
-def _measure(model: Any, pairs: Sequence[PairMatches]) -> tuple[str, tuple[float, ...]]:
+def _measure(
+    model: Any,
+    pairs: Sequence[PairMatches],
+) -> tuple[str, tuple[float, ...]]:
     """Name of the similarity, and the lower bounds of weak, fair … matches."""
     if model.config.normalization != "none":
         return f"{model.config.similarity} similarity after a softmax", SOFTMAX_BOUNDS
@@ -196,8 +231,13 @@ def _heading(name: str, matches: Matches) -> str:
     return f"{matches.length} words"
 
 
-def reasons(text: str, url: str, pair: PairMatches, bounds: Sequence[float]) -> Reasons:
-    """Matches of one post; ``bounds`` are the least similarities of the shades 1 to 4."""
+def reasons(
+    text: str,
+    url: str,
+    pair: PairMatches,
+    bounds: Sequence[float],
+) -> Reasons:
+    """Matches of one post; ``bounds`` are the lower bounds of the shades 1 to 4."""
     shaded: dict[tuple[str, int], list[Segment]] = {}
     columns: list[list[Cell]] = []
     for name, levels in pair.matches.items():
@@ -205,16 +245,38 @@ def reasons(text: str, url: str, pair: PairMatches, bounds: Sequence[float]) -> 
         for depth, level in enumerate(levels):
             columns.append(_cells(pair, name, level, bounds))
             if name != "url_trigrams":
-                shaded[name, depth] = shade(text, places, level.post_terms(), bounds)
+                shaded[name, depth] = shade(
+                    text,
+                    places,
+                    level.post_terms(),
+                    bounds,
+                )
             elif pair.url:
-                shaded[name, depth] = shade(url, places, level.post_terms(), bounds)
+                shaded[name, depth] = shade(
+                    url,
+                    places,
+                    level.post_terms(),
+                    bounds,
+                )
     # Single words show most of a text; pieces of several letters of a URL, a long word.
     depths = len(next(iter(pair.matches.values())))
     depth = min(1, depths - 1)
     text_key = ("words", 0) if "words" in pair.matches else ("post_trigrams", depth)
     url_key = ("url_trigrams", depth)
-    shaded_text = shaded.pop(text_key, shade(text, (), (), bounds))
-    shaded_url = shaded.pop(url_key, shade(url.strip(), (), (), bounds))
+    plain_text = shade(
+        text,
+        (),
+        (),
+        bounds,
+    )
+    plain_url = shade(
+        url.strip(),
+        (),
+        (),
+        bounds,
+    )
+    shaded_text = shaded.pop(text_key, plain_text)
+    shaded_url = shaded.pop(url_key, plain_url)
     rows = []
     for place, word in enumerate(pair.query_words):
         cells = tuple(column[place] for column in columns)
@@ -223,7 +285,12 @@ def reasons(text: str, url: str, pair: PairMatches, bounds: Sequence[float]) -> 
     for (name, depth), segments in shaded.items():
         heading = _heading(name, pair.matches[name][depth])
         further.append((f"{PERSPECTIVES[name]}, {heading}", segments))
-    return Reasons(shaded_text, shaded_url, rows, further)
+    return Reasons(
+        shaded_text,
+        shaded_url,
+        rows,
+        further,
+    )
 
 
 def _places(pair: PairMatches, name: str) -> Sequence[Span]:
@@ -239,7 +306,10 @@ def _places(pair: PairMatches, name: str) -> Sequence[Span]:
 
 
 def _cells(
-    pair: PairMatches, name: str, matches: Matches, bounds: Sequence[float]
+    pair: PairMatches,
+    name: str,
+    matches: Matches,
+    bounds: Sequence[float],
 ) -> list[Cell]:
     """The cell of one perspective and depth for each query word."""
     phrases = [""] * len(pair.query_words)
@@ -253,7 +323,11 @@ def _cells(
     return cells
 
 
-def _scores(pair: PairMatches, name: str, matches: Matches) -> list[float | None]:
+def _scores(
+    pair: PairMatches,
+    name: str,
+    matches: Matches,
+) -> list[float | None]:
     """Similarity of each query word with its best match; None if it is not known."""
     if name == "words":
         return matches.best().tolist()
@@ -271,7 +345,10 @@ def _best_phrases(post_words: Sequence[Word], matches: Matches) -> list[str]:
     return phrases
 
 
-def mean_by_word(values: Values, words: Sequence[str]) -> list[float | None]:
+def mean_by_word(
+    values: Values,
+    words: Sequence[str],
+) -> list[float | None]:
     """Mean of ``values`` [L], one for each trigram of all words, over each word.
 
     None for a word whose trigrams are all cut off.

@@ -91,7 +91,10 @@ class Bilinear(Reranker):
         return Encoded(self.compose(words.ids), words)
 
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
         """The products q ∘ (M a), whose sum is qᵀ M a, and the counts: [P, 1, K]."""
         mapped = posts.vectors @ self.matrix.t()
@@ -105,15 +108,18 @@ class Bilinear(Reranker):
         """qᵀ M a + b, or the logit of the regression once it is fitted: [P]."""
         if not self.config.count:
             return representations.sum(dim=1) + self.bias
-        plain = representations[:, :-COUNTS].sum(dim=1) + self.bias
+        products = representations[:, :-COUNTS]
+        plain = products.sum(dim=1) + self.bias
         features = self._regression_features(representations)
         fitted = features @ self.coefficients + self.intercept
         return torch.where(self.is_fitted, fitted, plain)
 
     def _regression_features(self, representations: Tensor) -> Tensor:
         """Counts and probability: [P, 3]."""
-        logits = representations[:, :-COUNTS].sum(dim=1, keepdim=True) + self.bias
-        return torch.cat([representations[:, -COUNTS:], torch.sigmoid(logits)], dim=1)
+        products = representations[:, :-COUNTS]
+        counts = representations[:, -COUNTS:]
+        logits = products.sum(dim=1, keepdim=True) + self.bias
+        return torch.cat([counts, torch.sigmoid(logits)], dim=1)
 
     def fit(self, representations: Tensor, relevant: Tensor) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""

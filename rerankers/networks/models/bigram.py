@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from tweetrerank.rerankers.networks.layers.positions import pad_after
 from tweetrerank.rerankers.networks.models.bag_of_words import Bilinear, Config
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
@@ -33,7 +34,7 @@ class Model(Bilinear):
     def compose(self, ids: Tensor) -> Tensor:
         """Mean bigram of each text (equation 5): [B, E]."""
         terms = self.vectors(ids)  # [B, L, E]
-        following = F.pad(terms[:, 1:], (0, 0, 0, 1))
+        following = pad_after(terms[:, 1:], 1)
         left = terms @ self.left.t()
         right = following @ self.right.t()
         bigrams = torch.tanh(left + right + self.bigram_bias)

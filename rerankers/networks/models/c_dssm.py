@@ -35,9 +35,9 @@ Deviations, and choices where the paper is silent:
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from tweetrerank.rerankers.networks.layers.positions import pad_after, pad_before
 from tweetrerank.rerankers.networks.layers.trigram_sums import TrigramSums
 from tweetrerank.rerankers.networks.models.dssm import SemanticModel
 from tweetrerank.rerankers.reranker_error import Checked, at_least, named
@@ -75,11 +75,12 @@ class ConvolutionalNetwork(nn.Module):
         sums, mask = self.trigrams.by_word(ids)  # [B, W, width · F], [B, W]
         first, middle, last = sums.chunk(WIDTH, dim=2)
         # Words of a span, its own word in the middle: [B, W, F] each
-        before = F.pad(first[:, :-1], (0, 0, 1, 0))
-        after = F.pad(last[:, 1:], (0, 0, 0, 1))
+        before = pad_before(first[:, :-1], 1)
+        after = pad_after(last[:, 1:], 1)
         spans = torch.tanh(before + middle + after)
         # tanh is above -1, so padding is never the maximum of a text with words.
-        pooled = spans.masked_fill(~mask.unsqueeze(2), -1.0).amax(dim=1)
+        is_padding = ~mask.unsqueeze(2)
+        pooled = spans.masked_fill(is_padding, -1.0).amax(dim=1)
         return torch.tanh(self.semantic(self.dropout(pooled)))
 
 

@@ -62,11 +62,9 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
     Reranker,
 )
-from tweetrerank.rerankers.networks.layers.convolutions import (
-    WideConvolution,
-    mask_of_lengths,
-)
+from tweetrerank.rerankers.networks.layers.convolutions import WideConvolution
 from tweetrerank.rerankers.networks.layers.perceptrons import xavier_linear
+from tweetrerank.rerankers.networks.layers.positions import mask_of_lengths, pad_after
 from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
 from tweetrerank.rerankers.networks.training.settings import Settings
 from tweetrerank.rerankers.reranker_error import Checked, named, one_of
@@ -79,7 +77,7 @@ class Config(Checked):
 
     slices: int = 5  # r, slices of the tensor (section 6.2)
     bilinear: str = one_of("tensor", "identity", "none")
-    """M: ``tensor`` (trained), ``identity`` (on vectors of length 1) or ``none`` (0)."""
+    """M: ``tensor`` (trained), ``identity`` (vectors of length 1) or ``none`` (0)."""
     linear: bool = True  # V and b (section 6.2)
     composition: str = one_of("convolutions", "mean")
     """Sentence vectors: by ``convolutions``, or ``mean`` word vectors (n_s = E)."""
@@ -164,7 +162,10 @@ class Model(Reranker):
         return network(terms, words.lengths)
 
     def interact(
-        self, queries: Tensor, posts: Tensor, query_of_post: Tensor
+        self,
+        queries: Tensor,
+        posts: Tensor,
+        query_of_post: Tensor,
     ) -> Interactions:
         """[v_q; v_a] of each pair: [P, 1, 2 · n_s]."""
         sentences = torch.cat([queries[query_of_post], posts], dim=1)
@@ -180,7 +181,12 @@ class Model(Reranker):
             rows = torch.tensordot(query, self.tensor, dims=([1], [1]))  # [P, r, n_s]
             total = total + torch.bmm(rows, post.unsqueeze(2)).squeeze(2)
         elif self.config.bilinear == "identity":
-            cosine = F.cosine_similarity(query, post, dim=1, eps=1e-6)
+            cosine = F.cosine_similarity(
+                query,
+                post,
+                dim=1,
+                eps=1e-6,
+            )
             total = total + cosine.unsqueeze(1)
         if self.config.linear:
             total = total + self.linear(sentences)
@@ -192,7 +198,7 @@ class Model(Reranker):
 
 
 class SentenceNetwork(nn.Module):
-    """Convolutions with dynamic k-max pooling (section 3), over vectors of E = ``size``."""
+    """Convolutions over word vectors with dynamic k-max pooling (section 3)."""
 
     def __init__(self, size: int, config: Config) -> None:
         super().__init__()
@@ -205,14 +211,14 @@ class SentenceNetwork(nn.Module):
         self.output = xavier_linear(config.top_k * config.filters, config.sentence_size)
 
     def forward(self, terms: Tensor, words: Tensor) -> Tensor:
-        """Sentence vectors [B, n_s] of word vectors [B, L, E]; ``words`` [B] are lengths."""
+        """Word vectors [B, L, E] of ``words`` [B] words to sentence vectors [B, n_s]."""
         depth = len(self.convolutions)
         maps = terms
         lengths = words
         for layer, convolution in enumerate(self.convolutions, start=1):
             maps, lengths = convolution(maps, lengths)
-            # k = max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4,
-            # in integers; and the greatest k that the batch can have.
+            # k = max(k_top, ⌈(d - l) / d · s⌉) in integers (Kalchbrenner et al. 2014,
+            # section 3.4), and the greatest k that the batch can have.
             k = ((depth - layer) * words + depth - 1) // depth
             most = -(-(depth - layer) * terms.shape[1] // depth)
             maps, lengths = k_max_pooling(
@@ -222,17 +228,21 @@ class SentenceNetwork(nn.Module):
                 max(self.top_k, most),
             )
             inside = mask_of_lengths(lengths, maps.shape[1])
-            maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
+            maps = torch.tanh(maps + self.biases[layer - 1])
+            maps = maps * inside.unsqueeze(2)
         # The last layer keeps top_k values of every text: [B, top_k, F].
         return torch.tanh(self.output(maps.flatten(1)))
 
 
 def k_max_pooling(
-    values: Tensor, lengths: Tensor, k: Tensor, most: int
+    values: Tensor,
+    lengths: Tensor,
+    k: Tensor,
+    most: int,
 ) -> tuple[Tensor, Tensor]:
     """The ``k`` [B] highest values of each feature, in text order.
 
-    Of equal values the earlier are kept. ``values`` [B, L, F] are of texts of
+    Earlier ones of equal values are kept. ``values`` [B, L, F] are of texts of
     ``lengths`` [B] without padding. Returns [B, most, F], 0 where a text has no more
     values, and the number of values of each text [B]. No ``k`` is above ``most``.
     """
@@ -244,11 +254,10 @@ def k_max_pooling(
     inside_only = rows.masked_fill(is_outside, -torch.inf)
     order = inside_only.argsort(dim=2, descending=True, stable=True)
     best = order[:, :, :most]  # [B, F, K]
-    is_chosen = (places[: best.shape[2]] < counts.unsqueeze(1)).unsqueeze(
-        1
-    )  # [B, 1, K]
+    is_chosen = places[: best.shape[2]] < counts.unsqueeze(1)
+    is_chosen = is_chosen.unsqueeze(1)  # [B, 1, K]
     # Other values are sorted to the end.
     best = best.masked_fill(~is_chosen, positions).sort(dim=2).values
     pooled = rows.gather(2, best.clamp(max=positions - 1)) * is_chosen
     missing = most - best.shape[2]
-    return F.pad(pooled.transpose(1, 2), (0, 0, 0, missing)), counts
+    return pad_after(pooled.transpose(1, 2), missing), counts

@@ -99,7 +99,10 @@ class Model(Reranker):
         return Encoded(unit_length(self.vectors(words.ids)), words)
 
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
         """Histograms [P, Lq, bins]; and mask and IDF of each word [P, Lq, 2]."""
         query_vectors = queries.vectors[query_of_post]
@@ -107,7 +110,12 @@ class Model(Reranker):
         query_mask = queries.words.mask[query_of_post]  # [P, Lq]
         cosine = torch.bmm(query_vectors, posts.vectors.transpose(1, 2))
         exact = query_ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
-        counts = histograms(cosine, exact, posts.words.mask, self.config.bins)
+        counts = histograms(
+            cosine,
+            exact,
+            posts.words.mask,
+            self.config.bins,
+        )
         idf = queries.words.weights[query_of_post]
         return {
             "histograms": torch.log1p(counts) * query_mask.unsqueeze(2),
@@ -123,14 +131,25 @@ class Model(Reranker):
         return torch.bmm(shares.unsqueeze(1), evidence).squeeze(2)
 
 
-def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> Tensor:
+def histograms(
+    cosine: Tensor,
+    exact: Tensor,
+    post_mask: Tensor,
+    bins: int,
+) -> Tensor:
     """Counts of the post's terms in each bin: [P, Lq, bins].
 
     All bins but the last are equal parts of [-1, 1], and only the upper one includes
     its upper end. Equal terms, ``exact`` [P, Lq, Ld], go to the last bin. ``cosine`` is
     [P, Lq, Ld], ``post_mask`` [P, Ld].
     """
-    places = ((cosine + 1.0) * (0.5 * (bins - 1))).long().clamp(0, bins - 2)
-    places = places.masked_fill(exact, bins - 1)
-    empty = torch.zeros(*places.shape[:2], bins, device=cosine.device)
-    return empty.scatter_add(2, places, post_mask.unsqueeze(1).expand_as(cosine))
+    per_unit = 0.5 * (bins - 1)  # Bins for each unit of the cosine
+    places = ((cosine + 1.0) * per_unit).long()
+    places = places.clamp(0, bins - 2).masked_fill(exact, bins - 1)
+    empty = torch.zeros(
+        *places.shape[:2],
+        bins,
+        device=cosine.device,
+    )
+    counted = post_mask.unsqueeze(1).expand_as(cosine)
+    return empty.scatter_add(2, places, counted)

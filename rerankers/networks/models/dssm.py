@@ -91,7 +91,10 @@ class SemanticModel(Reranker):
         return unit_length(self.tower(ids)) * has_trigrams
 
     def interact(
-        self, queries: Tensor, posts: Tensor, query_of_post: Tensor
+        self,
+        queries: Tensor,
+        posts: Tensor,
+        query_of_post: Tensor,
     ) -> Interactions:
         """Products whose sum is the cosine: [P, 1, K]."""
         products = queries[query_of_post] * posts

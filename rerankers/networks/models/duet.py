@@ -50,10 +50,8 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
     Reranker,
 )
-from tweetrerank.rerankers.networks.layers.convolutions import (
-    WideConvolution,
-    mask_of_lengths,
-)
+from tweetrerank.rerankers.networks.layers.convolutions import WideConvolution
+from tweetrerank.rerankers.networks.layers.positions import mask_of_lengths, pad_after
 from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
 from tweetrerank.rerankers.networks.layers.trigram_sums import TrigramSums
 from tweetrerank.rerankers.networks.training.settings import Settings
@@ -141,7 +139,10 @@ class Model(Reranker):
         return sums[:, : ids.shape[1]]
 
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
         """Filters over exact matches [P, Lq, C], and region products [P, R, F]."""
         query_ids = queries.words.ids[query_of_post]
@@ -158,8 +159,8 @@ class Model(Reranker):
         """The last hidden layers of both networks, concatenated: [P, 2 · hidden]."""
         local = flattened(interactions["local"], self.config.query_words)
         distributed = flattened(interactions["distributed"], self.config.regions())
-        hidden = torch.cat([self.local(local), self.distributed(distributed)], dim=1)
-        return self.dropout(torch.tanh(hidden))
+        hidden = [self.local(local), self.distributed(distributed)]
+        return self.dropout(torch.tanh(torch.cat(hidden, dim=1)))
 
 
 class TextNetwork(nn.Module):
@@ -171,20 +172,38 @@ class TextNetwork(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.filters))
         self.output = nn.Linear(config.filters, config.filters)
 
-    def forward(self, words: Tensor, lengths: Tensor, region: int) -> Tensor:
+    def forward(
+        self,
+        words: Tensor,
+        lengths: Tensor,
+        region: int,
+    ) -> Tensor:
         """Vectors [B, R, F] of the regions of ``region`` spans of texts [B, L, E]."""
         count = len(words)
         spans, span_lengths = self.convolution(words, lengths)
         inside = mask_of_lengths(span_lengths, spans.shape[1])
         # tanh is above -1, so spans without a word never are the maximum of a region.
-        values = torch.tanh(spans + self.bias).masked_fill(~inside.unsqueeze(2), -1.0)
+        values = torch.tanh(spans + self.bias)
+        values = values.masked_fill(~inside.unsqueeze(2), -1.0)
         missing = -spans.shape[1] % region
-        values = F.pad(values, (0, 0, 0, missing), value=-1.0)
-        has_words = F.pad(inside, (0, missing)).view(count, -1, region).any(dim=2)
-        pooled = values.view(count, -1, region, values.shape[2]).amax(dim=2)
+        values = F.pad(
+            values,
+            (0, 0, 0, missing),
+            value=-1.0,
+        )
+        inside = F.pad(inside, (0, missing))
+        has_words = inside.view(count, -1, region).any(dim=2)  # [B, R]
+        regions = values.view(
+            count,
+            -1,
+            region,
+            values.shape[2],
+        )
+        pooled = regions.amax(dim=2)  # [B, R, F]
         return torch.tanh(self.output(pooled)) * has_words.unsqueeze(2)
 
 
 def flattened(places: Tensor, most: int) -> Tensor:
-    """``places`` [P, L, K], padded to ``most`` positions and flattened: [P, most · K]."""
-    return F.pad(places, (0, 0, 0, most - places.shape[1])).flatten(1)
+    """Pad ``places`` [P, L, K] to ``most`` positions, and flatten: [P, most · K]."""
+    missing = most - places.shape[1]
+    return pad_after(places, missing).flatten(1)

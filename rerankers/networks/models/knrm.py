@@ -111,7 +111,8 @@ class Model(Reranker):
             MaskedConvolution(size, config.filters, width)
             for width in range(1, longest + 1)
         )
-        self.score = nn.Linear(max(1, longest) ** 2 * len(KERNELS), 1)
+        comparisons = max(1, longest) ** 2
+        self.score = nn.Linear(comparisons * len(KERNELS), 1)
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams."""
@@ -124,7 +125,10 @@ class Model(Reranker):
         return Encoded([unit_length(level) for level in levels], words)
 
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
         """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
         counts = []
@@ -155,6 +159,7 @@ def soft_counts(similarity: Tensor, mask: Tensor) -> Tensor:
     sums = []
     # One kernel at a time, so that intermediate values fit the processor's cache.
     for mean, width in KERNELS:
-        kernel = torch.exp((similarity - mean).square() * (-0.5 / width**2))
+        squares = (similarity - mean).square()
+        kernel = torch.exp(squares * (-0.5 / width**2))
         sums.append(torch.bmm(kernel, column))
     return torch.cat(sums, dim=2)

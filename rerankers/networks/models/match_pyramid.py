@@ -119,7 +119,10 @@ class Model(Reranker):
         return Encoded(vectors / TYPICAL_LENGTH, words)
 
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
         """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
         config = self.config
@@ -139,7 +142,8 @@ class Model(Reranker):
         # [P, F, rows, columns]
         maps = patterns.unflatten(2, (config.filters, config.pooled_columns))
         maps = maps.transpose(1, 2)
-        return F.max_pool2d(F.relu(self.second(maps)), 2).flatten(1)
+        maps = F.relu(self.second(maps))
+        return F.max_pool2d(maps, 2).flatten(1)
 
 
 def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
@@ -158,5 +162,6 @@ def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
     places = torch.minimum(places, last).flatten(1)  # [P, n · S]
     pairs = torch.arange(len(maps), device=maps.device).unsqueeze(1)
     values = maps.transpose(1, 2)[pairs, places]  # [P, n · S, F, M]
-    pooled = values.unflatten(1, (parts, longest)).amax(dim=2).transpose(1, 2)
+    values = values.unflatten(1, (parts, longest))
+    pooled = values.amax(dim=2).transpose(1, 2)  # [P, F, n, M]
     return pooled * lengths.gt(0).view(-1, 1, 1, 1)

@@ -41,11 +41,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tweetrerank.rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
-from tweetrerank.rerankers.networks.layers.convolutions import spans_from
+from tweetrerank.rerankers.networks.layers.positions import pad_after, spans_from
 from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
 from tweetrerank.rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from tweetrerank.rerankers.reranker_error import Checked, named, one_of
@@ -90,7 +89,7 @@ class PooledTexts(NamedTuple):
 
 
 class Model(Reranker):
-    """Sentence model, structured comparison, hidden layer; see the module's docstring."""
+    """Sentence model and structured comparison; see the module's docstring."""
 
     configurations = named(
         compact=Config(),
@@ -124,12 +123,18 @@ class Model(Reranker):
             holistic.append(_pool_holistic(maps, inside))
         holistic.append(_pool_holistic(terms, inside))
         dimensions = [convolution(terms, inside) for convolution in self.by_dimension]
-        return PooledTexts(torch.stack(holistic, dim=2), torch.stack(dimensions, dim=2))
+        return PooledTexts(
+            torch.stack(holistic, dim=2),
+            torch.stack(dimensions, dim=2),
+        )
 
     def interact(
-        self, queries: PooledTexts, posts: PooledTexts, query_of_post: Tensor
+        self,
+        queries: PooledTexts,
+        posts: PooledTexts,
+        query_of_post: Tensor,
     ) -> Interactions:
-        """The structured comparison (Algorithms 1 and 2 of He et al. 2015): [P, 1, K]."""
+        """The structured comparison (He et al. 2015, Algorithms 1 and 2): [P, 1, K]."""
         query = queries.holistic[query_of_post]
         post = posts.holistic
         # Algorithm 1: for each pooling and filter, over the widths.
@@ -161,24 +166,32 @@ class Model(Reranker):
         y_length = torch.sqrt((y * y).sum(dim=-1) + 1e-8)
         cosine = (x * y).sum(dim=-1) / (x_length * y_length)
         # The square root has no gradient at 0.
-        distance = torch.sqrt((x - y).square().sum(dim=-1) + 1e-12)
+        squares = (x - y).square().sum(dim=-1)
+        distance = torch.sqrt(squares + 1e-12)
         return torch.stack([cosine, distance], dim=-1)
 
     def head(self, representations: Tensor) -> Tensor:
         """Hidden layer and output: [P]."""
-        return super().head(self.dropout(torch.tanh(self.hidden(representations))))
+        hidden = torch.tanh(self.hidden(representations))
+        return super().head(self.dropout(hidden))
 
 
 class _DimensionConvolution(nn.Module):
     """Block B for one width: filters for each dimension, tanh, max and min pooling."""
 
-    def __init__(self, size: int, filters: int, width: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        filters: int,
+        width: int,
+    ) -> None:
         super().__init__()
         self.width = width
         bound = width**-0.5
         weight = torch.empty(width, filters, size).uniform_(-bound, bound)
+        bias = torch.empty(filters, size).uniform_(-bound, bound)
         self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(torch.empty(filters, size).uniform_(-bound, bound))
+        self.bias = nn.Parameter(bias)
 
     def forward(self, terms: Tensor, inside: Tensor) -> Tensor:
         """Pooled filters [B, 2, filters, E] of words [B, L, E].
@@ -186,7 +199,7 @@ class _DimensionConvolution(nn.Module):
         ``inside`` [B, L, 1] is the mask of words.
         """
         length = terms.shape[1]
-        padded = F.pad(terms, (0, 0, 0, self.width - 1)).unsqueeze(2)
+        padded = pad_after(terms, self.width - 1).unsqueeze(2)
         maps: Tensor = self.bias  # Then [B, L, filters, E]
         # Several times faster than a grouped convolution.
         for offset in range(self.width):
@@ -194,7 +207,11 @@ class _DimensionConvolution(nn.Module):
             maps = torch.addcmul(maps, shifted, self.weight[offset])
         pooled = torch.stack(_extremes(maps.flatten(2), inside), dim=1)
         # tanh is monotonic, so it can follow the pooling.
-        return torch.tanh(pooled).view(len(terms), 2, *self.bias.shape)
+        return torch.tanh(pooled).view(
+            len(terms),
+            2,
+            *self.bias.shape,
+        )
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
@@ -211,5 +228,6 @@ def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
 def _pool_holistic(maps: Tensor, inside: Tensor) -> Tensor:
     """Maximum, minimum and mean over a text's positions: [B, 3, F]."""
     maximum, minimum = _extremes(maps, inside)
-    mean = (maps * inside).sum(dim=1) / inside.sum(dim=1).clamp_min(1)
+    total = (maps * inside).sum(dim=1)
+    mean = total / inside.sum(dim=1).clamp_min(1)
     return torch.stack([maximum, minimum, mean], dim=1)

@@ -108,7 +108,6 @@ from tweetrerank.rerankers.networks.base import (
     Inputs,
     Interactions,
     Reranker,
-    Terms,
 )
 from tweetrerank.rerankers.networks.inputs import TextEncoder, Tokenized
 from tweetrerank.rerankers.networks.layers.convolutions import (
@@ -116,6 +115,7 @@ from tweetrerank.rerankers.networks.layers.convolutions import (
     ConvolutionTower,
 )
 from tweetrerank.rerankers.networks.layers.perceptrons import perceptron
+from tweetrerank.rerankers.networks.layers.positions import pad_after
 from tweetrerank.rerankers.networks.layers.term_vectors import (
     FrozenVectors,
     HashedVectors,
@@ -269,7 +269,9 @@ PAPER_SETTINGS = replace(
     halve_after=2,
     precision="bf16",
 )
-"""Section 4.3, with momentum and schedule of the authors' code; the paper has none."""
+"""Section 4.3, with momentum and schedule of the authors' code.
+
+The paper does not mention these."""
 
 
 class Perspective(NamedTuple):
@@ -322,7 +324,7 @@ class Phrases(NamedTuple):
     """A batch of encoded texts."""
 
     vectors: Mapping[tuple[str, str], Sequence[Tensor]]
-    """Tower and input -> depth + 1 tensors [B, L, F], from terms to the longest phrases.
+    """Tower and input -> depth + 1 tensors [B, L, F], from terms to longest phrases.
 
     Vectors have length 1 for cosines."""
     terms: Inputs  # Cut to the lengths that the model reads
@@ -421,7 +423,11 @@ class Model(Reranker):
         return towers
 
     def _tower(
-        self, vectors: nn.Module, size: int, filters: int, width: int
+        self,
+        vectors: nn.Module,
+        size: int,
+        filters: int,
+        width: int,
     ) -> ConvolutionTower:
         config = self.config
         return ConvolutionTower(
@@ -445,7 +451,12 @@ class Model(Reranker):
         else:
             vectors = FrozenVectors(known, vocabulary.buckets)
         size = known.shape[1]
-        return self._tower(vectors, size, config.word_filters, config.word_width)
+        return self._tower(
+            vectors,
+            size,
+            config.word_filters,
+            config.word_width,
+        )
 
     def _trigram_vectors(self) -> nn.Module:
         config = self.config
@@ -481,7 +492,10 @@ class Model(Reranker):
         return Phrases(vectors, terms)
 
     def interact(
-        self, queries: Phrases, posts: Phrases, query_of_post: Tensor
+        self,
+        queries: Phrases,
+        posts: Phrases,
+        query_of_post: Tensor,
     ) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
         pooled = {}
@@ -491,11 +505,19 @@ class Model(Reranker):
             pooled[name] = [
                 self._pooled(level, counts, perspective.post_length)
                 for level in self.similarities(
-                    queries, posts, query_of_post, perspective
+                    queries,
+                    posts,
+                    query_of_post,
+                    perspective,
                 )
             ]
         url_lengths = posts.terms[URL_TRIGRAMS].lengths
-        return self.features(pooled, queries.terms, query_of_post, url_lengths)
+        return self.features(
+            pooled,
+            queries.terms,
+            query_of_post,
+            url_lengths,
+        )
 
     def _counts(self, ids: Tensor, most: int) -> Tensor:
         """Positions of a fixed length that each position of texts [B, L] stands for.
@@ -535,14 +557,23 @@ class Model(Reranker):
                 values = _post_softmax(logits, post_mask, perspective.post_length)
             yield values
 
-    def _pooled(self, values: Tensor, counts: Tensor, post_length: int) -> Pooled:
-        """Maximum and mean of similarities over each post: [P, Lq] each; 0 without terms.
+    def _pooled(
+        self,
+        values: Tensor,
+        counts: Tensor,
+        post_length: int,
+    ) -> Pooled:
+        """Maximum and mean of similarities over each post; 0 without terms.
 
         ``counts`` [P, Ld] are those of :meth:`_counts`.
         """
         is_outside = counts.unsqueeze(1) == 0
         maximum = values.masked_fill(is_outside, -torch.inf).amax(dim=2)
-        maximum = torch.where(counts.any(dim=1, keepdim=True), maximum, 0.0)
+        maximum = torch.where(
+            counts.any(dim=1, keepdim=True),
+            maximum,
+            0.0,
+        )
         total = torch.bmm(values, counts.unsqueeze(2)).squeeze(2)
         if self.config.normalization != "none":
             return Pooled(maximum, total / post_length)
@@ -567,12 +598,18 @@ class Model(Reranker):
         for name, perspective in self.perspectives.items():
             terms = queries[perspective.query_input]
             # Where padding is read, there is one more position.
-            missing = pooled[name][0].maximum.shape[1] - terms.ids.shape[1]
+            positions = pooled[name][0].maximum.shape[1]
+            missing = positions - terms.ids.shape[1]
             mask = F.pad(terms.mask, (0, missing))
             idf = F.pad(terms.weights, (0, missing))  # [Q, Lq]
             values = []
             for depth, level in enumerate(pooled[name]):
-                weights = self._level_weights(idf, mask, depth, perspective)
+                weights = self._level_weights(
+                    idf,
+                    mask,
+                    depth,
+                    perspective,
+                )
                 for value in self._kept(level):
                     if weights is not None:
                         value = value * weights[query_of_post]
@@ -601,7 +638,11 @@ class Model(Reranker):
         return kept_values
 
     def _level_weights(
-        self, idf: Tensor, mask: Tensor, depth: int, perspective: Perspective
+        self,
+        idf: Tensor,
+        mask: Tensor,
+        depth: int,
+        perspective: Perspective,
     ) -> Tensor | None:
         """IDF weights [Q, Lq] of a depth's features; None if they are not weighted.
 
@@ -611,10 +652,19 @@ class Model(Reranker):
             return None
         if depth >= perspective.weighted:
             return None
-        return self._phrase_weights(idf, mask, depth, perspective.width)
+        return self._phrase_weights(
+            idf,
+            mask,
+            depth,
+            perspective.width,
+        )
 
     def _phrase_weights(
-        self, idf: Tensor, mask: Tensor, depth: int, width: int
+        self,
+        idf: Tensor,
+        mask: Tensor,
+        depth: int,
+        width: int,
     ) -> Tensor:
         """IDF of the phrase from each position on: [Q, Lq]."""
         length = 1 + depth * (width - 1)
@@ -637,7 +687,7 @@ class Model(Reranker):
                 evidence.append(self._mean_over_positions(name, features))
             else:
                 missing = perspective.query_length - features.shape[1]
-                padded = F.pad(features[:, :, :-1], (0, 0, 0, missing))
+                padded = pad_after(features[:, :, :-1], missing)
                 evidence.append(padded.flatten(1))
         if self.config.url_presence:
             evidence.append(interactions["url_presence"].flatten(1))
@@ -666,15 +716,24 @@ class Model(Reranker):
         return FastPath(self, pairs)
 
     def explain(
-        self, encoder: TextEncoder, pairs: Pairs, rows: Sequence[int]
+        self,
+        encoder: TextEncoder,
+        pairs: Pairs,
+        rows: Sequence[int],
     ) -> Explanation:
         """Best matches of the query's words in each post (Table 6)."""
-        return explain(self, encoder, pairs, rows)
+        return explain(
+            self,
+            encoder,
+            pairs,
+            rows,
+        )
 
 
 def _sums_from(values: Tensor, length: int) -> Tensor:
     """Sums of ``length`` positions from each one on, zeros after the end: [Q, Lq]."""
-    return F.pad(values, (0, length - 1)).unfold(1, length, 1).sum(dim=2)
+    padded = F.pad(values, (0, length - 1))
+    return padded.unfold(1, length, 1).sum(dim=2)
 
 
 def _repeat_padding(features: Tensor, lengths: Tensor, most: int) -> Tensor:
@@ -705,8 +764,9 @@ def _post_softmax(logits: Tensor, mask: Tensor, length: int) -> Tensor:
     """
     unused = (length - mask.sum(dim=2, keepdim=True)).log()  # Logit of as many e⁰
     logits = logits.masked_fill(mask == 0, -torch.inf)
-    logits = torch.cat([logits, unused.expand(-1, logits.shape[1], 1)], dim=2)
-    return logits.softmax(dim=2)[:, :, :-1]
+    unused = unused.expand(-1, logits.shape[1], 1)
+    shares = torch.cat([logits, unused], dim=2).softmax(dim=2)
+    return shares[:, :, :-1]
 
 
 def _start_like_keras(module: nn.Module) -> None:

@@ -52,6 +52,7 @@ from torch import Tensor, nn
 from tweetrerank.rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
 from tweetrerank.rerankers.networks.layers.convolutions import square_convolution
 from tweetrerank.rerankers.networks.layers.perceptrons import perceptron
+from tweetrerank.rerankers.networks.layers.positions import pad_after
 from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
 from tweetrerank.rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from tweetrerank.rerankers.reranker_error import (
@@ -72,8 +73,8 @@ LAYERS = 13
 PER_PLACE = 2e-6
 """Preference of a match over one that is a position later.
 
-Positions count row by row. It is above the rounding error of a cosine and below relevant
-differences."""
+Positions count row by row. The preference is above the rounding error of a cosine and
+below relevant differences."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Config(Checked):
         if self.channel_share == 1.0:
             return list(CHANNELS)
         # Convolutions compute 8 channels at a time.
-        return [max(8, 8 * round(self.channel_share * count / 8)) for count in CHANNELS]
+        eighths = [round(self.channel_share * count / 8) for count in CHANNELS]
+        return [max(8, 8 * count) for count in eighths]
 
 
 class LstmStates(NamedTuple):
@@ -125,11 +127,16 @@ class Model(Reranker):
         size = vocabulary.vectors.shape[1]
         self.from_beginning = nn.LSTM(size, config.lstm_units, batch_first=True)
         self.from_end = nn.LSTM(size, config.lstm_units, batch_first=True)
-        channels = [LAYERS] + config.channels()
+        channels = [LAYERS, *config.channels()]
         self.convolutions = nn.ModuleList(
             square_convolution(before, after, 3) for before, after in pairwise(channels)
         )
-        self.score = perceptron(channels[-1], config.hidden, 1, config.dropout)
+        self.score = perceptron(
+            channels[-1],
+            config.hidden,
+            1,
+            config.dropout,
+        )
         if config.activation == "tanh":
             self.score[1] = nn.Tanh()
 
@@ -148,9 +155,12 @@ class Model(Reranker):
         return LstmStates(forward * column, backward * column, mask)
 
     def interact(
-        self, queries: LstmStates, posts: LstmStates, query_of_post: Tensor
+        self,
+        queries: LstmStates,
+        posts: LstmStates,
+        query_of_post: Tensor,
     ) -> Interactions:
-        """The cube after the focus (sections 5, 6): [P, Lq, size · 13], 0 for padding."""
+        """The cube after the focus (sections 5 and 6): [P, Lq, size · 13]."""
         size = self.config.size
         query = LstmStates(
             queries.forward[query_of_post],
@@ -160,17 +170,34 @@ class Model(Reranker):
         words = query.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
         mask = words.unsqueeze(3)
         cube = torch.stack(compare(query, posts), dim=3) * mask  # [P, Lq, Ld, 12]
-        is_selected = focus(cube[..., 0], cube[..., 1], words > 0, size)
+        is_selected = focus(
+            cube[..., 0],
+            cube[..., 1],
+            words > 0,
+            size,
+        )
         scales = torch.where(is_selected, 1.0, self.config.focus_weight)
         cube = torch.cat([cube * scales.unsqueeze(3), mask], dim=3)  # [P, Lq, Ld, 13]
-        return {"cube": F.pad(cube, (0, 0, 0, size - cube.shape[2])).flatten(2)}
+        missing = size - cube.shape[2]
+        return {"cube": F.pad(cube, (0, 0, 0, missing)).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The convolutions (section 7): [P, channels of the last one]."""
         cube = interactions["cube"]
         size = self.config.size
-        padded = F.pad(cube, (0, 0, 0, size - cube.shape[1]))
-        image = padded.view(-1, size, size, LAYERS).permute(0, 3, 1, 2)
+        padded = pad_after(cube, size - cube.shape[1])
+        image = padded.view(
+            -1,
+            size,
+            size,
+            LAYERS,
+        )
+        image = image.permute(
+            0,
+            3,
+            1,
+            2,
+        )  # [P, 13, size, size]
         for number, layer in enumerate(self.convolutions):
             if number > 0:
                 image = F.max_pool2d(image, 2, ceil_mode=True)
@@ -180,7 +207,8 @@ class Model(Reranker):
 
 def backwards(ids: Tensor) -> Tensor:
     """Positions [B, L] that reverse texts [B, L]; padding stays at the end."""
-    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    places = torch.arange(ids.shape[1], device=ids.device)
+    places = places.expand_as(ids)
     from_end = ids.ne(0).sum(dim=1, keepdim=True) - 1 - places
     return torch.where(from_end >= 0, from_end, places)
 
@@ -239,7 +267,12 @@ def _comparison(query: Tensor, post: Tensor) -> Comparison:
 
 
 @torch.no_grad()
-def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
+def focus(
+    cosine: Tensor,
+    distance: Tensor,
+    words: Tensor,
+    size: int,
+) -> Tensor:
     """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
 
     The highest cosines and the smallest distances are selected where ``words`` is True,

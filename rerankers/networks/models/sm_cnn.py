@@ -38,10 +38,8 @@ from tweetrerank.rerankers.networks.base import (
     Reranker,
 )
 from tweetrerank.rerankers.networks.layers.common_words import WordOverlap
-from tweetrerank.rerankers.networks.layers.convolutions import (
-    WideConvolution,
-    mask_of_lengths,
-)
+from tweetrerank.rerankers.networks.layers.convolutions import WideConvolution
+from tweetrerank.rerankers.networks.layers.positions import mask_of_lengths
 from tweetrerank.rerankers.networks.layers.term_vectors import (
     VECTOR_KINDS,
     word_vectors,
@@ -114,15 +112,20 @@ class Model(Reranker):
         """Encode B texts by the filters of their side."""
         words = inputs[MASKED_WORDS]
         sentence = self.query_sentence if side == QUERY else self.post_sentence
-        return Encoded(sentence(self.vectors(words.ids), words.lengths), inputs[WORDS])
+        vectors = self.vectors(words.ids)
+        return Encoded(sentence(vectors, words.lengths), inputs[WORDS])
 
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
         """Both vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
         query = queries.vectors[query_of_post]
         post = posts.vectors
-        similarity = ((query @ self.similarity) * post).sum(dim=1, keepdim=True)
+        products = (query @ self.similarity) * post
+        similarity = products.sum(dim=1, keepdim=True)
         features = [query, similarity, post]
         if self.config.overlap:
             overlap = self.overlap(queries.words, posts.words.ids, query_of_post)
@@ -131,13 +134,19 @@ class Model(Reranker):
 
     def head(self, representations: Tensor) -> Tensor:
         """Hidden layer and output: [P]."""
-        return super().head(self.dropout(F.relu(self.hidden(representations))))
+        hidden = F.relu(self.hidden(representations))
+        return super().head(self.dropout(hidden))
 
 
 class _Sentence(nn.Module):
     """Wide convolution, ReLU and max pooling (section 3.1)."""
 
-    def __init__(self, size: int, filters: int, width: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        filters: int,
+        width: int,
+    ) -> None:
         super().__init__()
         self.convolution = WideConvolution(size, filters, width)
         self.bias = nn.Parameter(torch.zeros(filters))
@@ -147,4 +156,5 @@ class _Sentence(nn.Module):
         maps, map_lengths = self.convolution(terms, lengths)
         inside = mask_of_lengths(map_lengths, maps.shape[1])
         # No value is below 0 after a ReLU, so zeros do not change the maximum.
-        return (F.relu(maps + self.bias) * inside.unsqueeze(2)).amax(dim=1)
+        values = F.relu(maps + self.bias) * inside.unsqueeze(2)
+        return values.amax(dim=1)

@@ -57,7 +57,10 @@ class Model(Reranker):
         return inputs[WORDS]
 
     def interact(
-        self, queries: Terms, posts: Terms, query_of_post: Tensor
+        self,
+        queries: Terms,
+        posts: Terms,
+        query_of_post: Tensor,
     ) -> Interactions:
         """The count of each pair: [P, 1, 1]."""
         column = CONTENT_IDF if self.config.weighted else CONTENT_COUNT

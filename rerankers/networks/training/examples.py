@@ -6,12 +6,12 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tweetrerank.rerankers.networks import network
 from tweetrerank.rerankers.networks.base import Interactions, Reranker
 from tweetrerank.rerankers.networks.inputs import Tokenized
+from tweetrerank.rerankers.networks.layers.positions import pad_after
 from tweetrerank.rerankers.networks.training.settings import Settings
 from tweetrerank.rerankers.pairs import lists_of
 from tweetrerank.rerankers.reranker import Progress, silent
@@ -43,7 +43,7 @@ class Examples:
         return topics
 
     def steps_of_epoch(self, settings: Settings) -> int:
-        """Steps of an epoch of a training on all pairs, or on lists of all positives."""
+        """Steps of an epoch: those of the settings, or one pass over the examples."""
         if settings.steps:
             return settings.steps
         if settings.sampling == "pairs":
@@ -53,11 +53,17 @@ class Examples:
 
     def take(self, rows: Rows) -> Self:
         """The examples ``rows`` alone."""
-        return replace(self, pairs=self.pairs.take(rows), relevant=self.relevant[rows])
+        return replace(
+            self,
+            pairs=self.pairs.take(rows),
+            relevant=self.relevant[rows],
+        )
 
 
 def compared_once(
-    model: Reranker, pairs: Tokenized, progress: Progress = silent
+    model: Reranker,
+    pairs: Tokenized,
+    progress: Progress = silent,
 ) -> Tokenized:
     """The same pairs with a cache of their interactions.
 
@@ -85,5 +91,5 @@ def _concatenated(blocks: list[Tensor]) -> Tensor:
     padded = []
     for block in blocks:
         missing = longest - block.shape[1]
-        padded.append(F.pad(block, (0, 0, 0, missing)))
+        padded.append(pad_after(block, missing))
     return torch.cat(padded)

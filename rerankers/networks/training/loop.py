@@ -47,7 +47,12 @@ class History:
     setbacks: int = 0
     """Times that epochs without a better validation figure halved the rate."""
 
-    def add(self, figures: dict[str, float], merit: float, halve_after: int) -> bool:
+    def add(
+        self,
+        figures: dict[str, float],
+        merit: float,
+        halve_after: int,
+    ) -> bool:
         """Add an epoch's figures; return whether it is the best so far by ``merit``."""
         self.epochs.append(figures)
         epoch = len(self.epochs)
@@ -84,7 +89,12 @@ def train(
         validator = None
         if validation is not None:
             validator = Validator(validation, measure, settings)
-        trainer = Trainer(model, training, settings, progress)
+        trainer = Trainer(
+            model,
+            training,
+            settings,
+            progress,
+        )
         _train_epochs(trainer, validator, history)
     if model.needs_fit:
         representations = network.represent_tokenized(model, training.pairs)
@@ -93,7 +103,9 @@ def train(
 
 
 def _train_epochs(
-    trainer: Trainer, validator: Validator | None, history: History
+    trainer: Trainer,
+    validator: Validator | None,
+    history: History,
 ) -> None:
     """Train until the last epoch or until patience ends, and restore the best epoch."""
     model = trainer.model
@@ -175,7 +187,13 @@ class Trainer:
 
     def _step(self, rows: Rows, positives: int) -> float:
         """One gradient step on lists [lists, candidates]; return its loss."""
-        loss = _loss(self.model, self._sampler.examples, rows, positives, self.settings)
+        loss = _loss(
+            self.model,
+            self._sampler.examples,
+            rows,
+            positives,
+            self.settings,
+        )
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         clipping = self.settings.clipping
@@ -193,7 +211,10 @@ class Validator:
     """
 
     def __init__(
-        self, validation: Examples, measure: Measure, settings: Settings
+        self,
+        validation: Examples,
+        measure: Measure,
+        settings: Settings,
     ) -> None:
         self._validation = validation
         self._measure = measure
@@ -255,13 +276,23 @@ class Validator:
         losses = []
         with torch.inference_mode():
             for rows in lists:
-                loss = _loss(model, self._validation, rows, count, settings)
+                loss = _loss(
+                    model,
+                    self._validation,
+                    rows,
+                    count,
+                    settings,
+                )
                 losses.append(loss.item())
         return float(np.mean(losses))
 
 
 def _loss(
-    model: Reranker, examples: Examples, rows: Rows, positives: int, settings: Settings
+    model: Reranker,
+    examples: Examples,
+    rows: Rows,
+    positives: int,
+    settings: Settings,
 ) -> Tensor:
     """The loss over lists of pairs: ``rows`` [lists, candidates], positives first."""
     scores = examples.pairs.scores_of(model, rows.ravel())

@@ -33,7 +33,11 @@ def listwise(scores: Tensor, positives: int) -> Tensor:
     Cao et al. (2007), top one. The sum of a positive omits the other positives.
     """
     relevant = scores[:, :positives]
-    negatives = torch.logsumexp(scores[:, positives:], dim=1, keepdim=True)
+    negatives = torch.logsumexp(
+        scores[:, positives:],
+        dim=1,
+        keepdim=True,
+    )
     return (torch.logaddexp(relevant, negatives) - relevant).mean()
 
 

@@ -50,7 +50,10 @@ def _allows_sparse_gradients(settings: Settings) -> bool:
     return not (settings.momentum or settings.weight_decay or settings.clipping)
 
 
-def _parameter_groups(model: Reranker, weight_decay: float) -> list[dict[str, Any]]:
+def _parameter_groups(
+    model: Reranker,
+    weight_decay: float,
+) -> list[dict[str, Any]]:
     """A group for each trained parameter, with its weight decay."""
     groups: list[dict[str, Any]] = []
     for name, parameter in model.named_parameters():

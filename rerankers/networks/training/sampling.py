@@ -45,7 +45,11 @@ class BatchSampler:
             vectors = network.represent_tokenized(model, self.examples.pairs)
             self._mined = _nearest(vectors, self._topics, self._settings.negatives)
 
-    def draw(self, step: int, rng: np.random.Generator) -> tuple[Rows, int]:
+    def draw(
+        self,
+        step: int,
+        rng: np.random.Generator,
+    ) -> tuple[Rows, int]:
         """Rows [lists, candidates] of a step, and the number of positives in each list.
 
         Positives come first. Steps are counted from 0, over all epochs.
@@ -104,11 +108,17 @@ class BatchSampler:
         if self._settings.sampling == "max":
             mined = negatives
         blocks = row[positives:].reshape(positives, negatives)  # A view of the row
-        for positive, block in zip(row[:positives].tolist(), blocks, strict=True):
+        relevant = row[:positives].tolist()
+        for positive, block in zip(relevant, blocks, strict=True):
             # Repeated where the topic has fewer negatives
             block[:mined] = np.resize(self._mined[positive], mined)
 
-    def _shuffled(self, step: int, count: int, size: int) -> Rows:
+    def _shuffled(
+        self,
+        step: int,
+        count: int,
+        size: int,
+    ) -> Rows:
         """Numbers [size] of one step of shuffled passes over ``count`` numbers."""
         first_pass, start = divmod(step * size, count)
         end = start + size
@@ -181,7 +191,8 @@ def random_lists(
     Lists are of different topics where there are enough. All topics are equally likely,
     because average precision counts each topic once, however many positives it has.
     """
-    drawn = rng.choice(len(topics), size=lists, replace=lists > len(topics))
+    is_repeated = lists > len(topics)
+    drawn = rng.choice(len(topics), size=lists, replace=is_repeated)
     rows = []
     for number in drawn:
         topic = topics[number]
@@ -191,7 +202,11 @@ def random_lists(
     return np.stack(rows)
 
 
-def _nearest(vectors: Tensor, topics: list[TopicRows], count: int) -> dict[int, Rows]:
+def _nearest(
+    vectors: Tensor,
+    topics: list[TopicRows],
+    count: int,
+) -> dict[int, Rows]:
     """Row of each positive -> rows of the ``count`` most similar negatives.
 
     Similarity is the cosine of ``vectors`` [P, K]. FAISS searches exactly among the

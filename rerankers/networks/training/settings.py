@@ -12,7 +12,13 @@ class Settings(Checked):
 
     loss: str = one_of("listwise", "pairwise", "pointwise")
     """``listwise``, ``pairwise`` (hinge, margin 1) or ``pointwise`` (cross-entropy)."""
-    optimizer: str = one_of("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
+    optimizer: str = one_of(
+        "adamw",
+        "adadelta",
+        "adagrad",
+        "rmsprop",
+        "sgd",
+    )
     momentum: float = at_least(0, 0.9)  # Nesterov momentum of ``sgd``
     learning_rate: float = above_zero(2e-3)  # Rate of the first step
     schedule: str = one_of("linear", "constant", "plateau")
@@ -29,7 +35,13 @@ class Settings(Checked):
 
     0 is one pass: over all pairs with the sampling ``pairs``, else over all relevant
     posts, with ``positives`` 1."""
-    sampling: str = one_of("random", "max", "mix", "corrupted", "pairs")
+    sampling: str = one_of(
+        "random",
+        "max",
+        "mix",
+        "corrupted",
+        "pairs",
+    )
     """Negatives of a step.
 
     ``random``: of the topic. ``max``: the topic's most similar to the positive by the
