@@ -112,7 +112,7 @@ class Reranker(nn.Module, ABC):
     reads_prior: bool = False
     """Whether the posts' priors are added to the interactions: ``PRIOR``, [P, 1, 1]."""
     interactions_are_fixed: bool = False
-    """Whether training does not change ``encode`` and ``interact``: it calls them once."""
+    """Whether ``encode`` and ``interact`` are not trained; training calls them once."""
     needs_fit: bool = False
     """Whether :meth:`fit` follows the gradient steps."""
 

@@ -211,7 +211,7 @@ class SentenceNetwork(nn.Module):
         self.output = xavier_linear(config.top_k * config.filters, config.sentence_size)
 
     def forward(self, terms: Tensor, words: Tensor) -> Tensor:
-        """Word vectors [B, L, E] of ``words`` [B] words to sentence vectors [B, n_s]."""
+        """Vectors [B, L, E] of ``words`` [B] words to sentence vectors [B, n_s]."""
         depth = len(self.convolutions)
         maps = terms
         lengths = words

@@ -397,8 +397,10 @@ class Model(Reranker):
         if config.evidence == "terms":
             size = len(self.perspectives) * (config.hidden // 2)
         else:
-            lengths = [each.query_length for each in self.perspectives.values()]
-            size = config.pooled_features() * sum(lengths)
+            positions = 0
+            for perspective in self.perspectives.values():
+                positions += perspective.query_length
+            size = config.pooled_features() * positions
         return size + config.url_presence
 
     def _towers(self, vocabulary: Vocabulary) -> nn.ModuleDict:
@@ -407,7 +409,8 @@ class Model(Reranker):
         towers = nn.ModuleDict()
         if config.use_words:
             towers[WORDS] = self._word_tower(vocabulary)
-        trigram_towers = {each.tower for each in self.perspectives.values()} - {WORDS}
+        names = {perspective.tower for perspective in self.perspectives.values()}
+        trigram_towers = names - {WORDS}
         if trigram_towers:
             vectors = self._trigram_vectors()
             for name in sorted(trigram_towers):

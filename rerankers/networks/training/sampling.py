@@ -142,8 +142,8 @@ class BatchSampler:
         count = len(pairs.query_index)
         for positives, _ in self._topics:
             size = len(positives) * self._settings.negatives
-            others = _posts_of_other_topics(pairs, positives, candidates)
-            posts.append(rng.choice(others, size=size))
+            other_posts = _posts_of_other_topics(pairs, positives, candidates)
+            posts.append(rng.choice(other_posts, size=size))
             queries.append(np.full(size, pairs.query_index[positives[0]]))
             topics.append(TopicRows(positives, np.arange(count, count + size)))
             count += size
@@ -197,8 +197,8 @@ def random_lists(
     for number in drawn:
         topic = topics[number]
         relevant = rng.choice(topic.positives, size=positives)
-        others = rng.choice(topic.negatives, size=negatives)
-        rows.append(np.append(relevant, others))
+        irrelevant = rng.choice(topic.negatives, size=negatives)
+        rows.append(np.append(relevant, irrelevant))
     return np.stack(rows)
 
 
