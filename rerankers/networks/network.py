@@ -172,9 +172,9 @@ def score_tokenized(
         batches = batches_of(pairs, size, is_mixed=is_fast)
         score = partial(_score_batch, model, fast_pairs if is_fast else pairs)
         with _mapping(is_parallel=is_on_host and len(batches) > 1) as map_batches:
-            for scores in map_batches(score, batches):
-                results.append(scores)
-                progress(len(scores))
+            for result in map_batches(score, batches):
+                results.append(result)
+                progress(len(result))
     scores = np.zeros(count, dtype=np.float32)
     if results:
         # One transfer from the device

@@ -106,7 +106,6 @@ class ConvolutionTower(nn.Module):
         padding returns [B, L + 1, ·]; the first position after a text then stands for
         all padded positions.
         """
-        layers: list[MaskedConvolution] = list(self.convolutions)  # type: ignore[arg-type]
         dropout = self.dropout if self.training else 0.0
         padded = F.pad(ids, (0, self._gap()))
         terms = self.vectors(padded.flatten())
@@ -118,7 +117,7 @@ class ConvolutionTower(nn.Module):
         if self.training and self.precision == "bf16":
             terms = terms.bfloat16()
         mask = padded.flatten().ne(0).unsqueeze(1)
-        for layer in layers:
+        for layer in self._layers():
             terms = layer.of_packed(terms, dropout)
             if not self.reads_padding:
                 terms = terms * mask
@@ -127,9 +126,12 @@ class ConvolutionTower(nn.Module):
         texts = [level.unflatten(0, padded.shape) for level in levels]
         return [level[:, :length].float() for level in texts]
 
+    def _layers(self) -> list[MaskedConvolution]:
+        return list(self.convolutions)  # type: ignore[arg-type]
+
     def _gap(self) -> int:
         """Positions of padding between texts, so that no span reads two of them."""
-        margins = [layer.width - 1 for layer in self.convolutions]  # type: ignore[misc, operator]
+        margins = [layer.width - 1 for layer in self._layers()]
         if self.reads_padding:
             # Each convolution leaves fewer positions that read no other text.
             return 1 + sum(margins)
