@@ -30,7 +30,7 @@ from tweetrerank.rerankers.text.spaces import (
     ADAPTED,
     GENERAL,
     SHORT,
-    Known,
+    Embeddings,
     WordSpace,
     general,
     unit,
@@ -105,7 +105,7 @@ def _columns(candidates: CandidateList, words: "_Words") -> Columns:
 class _Words(NamedTuple):
     """The V distinct words of a query and its N posts."""
 
-    known: Known  # Their vectors, those of the query first
+    known: Embeddings  # Their vectors, those of the query first
     idf: Array  # [V]
     texts: Ragged  # Numbers of words: of the query, and of each post
 

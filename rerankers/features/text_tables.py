@@ -31,7 +31,7 @@ from tweetrerank.rerankers.text.ragged import (
     code_points,
     distinct_grams,
 )
-from tweetrerank.rerankers.text.spaces import Known, WordSpace
+from tweetrerank.rerankers.text.spaces import Embeddings, WordSpace
 from tweetrerank.rerankers.text.stems import stem
 from tweetrerank.rerankers.text.vocabulary import Idf
 
@@ -107,7 +107,7 @@ class WordTable:
         """[L] words of rows."""
         return [*map(self._words.strings.__getitem__, rows.tolist())]
 
-    def vectors(self, rows: Rows, space: WordSpace) -> Known:
+    def vectors(self, rows: Rows, space: WordSpace) -> Embeddings:
         """Vectors of V distinct words in a space, and their lengths; each is computed once."""
         with self._lock:
             places, known = self._vectors.get(space) or (
@@ -120,7 +120,7 @@ class WordTable:
                 places[new] = len(known) + np.arange(len(new))
                 known.append(*space.take(self.spelled(new)))
             self._vectors[space] = places, known
-            return Known(
+            return Embeddings(
                 *(array.take(places[rows], axis=0) for array in known.arrays())
             )
 
