@@ -108,7 +108,11 @@ class CandidateLists:
         if self.rows:
             self._open_tables(idf, recent)
 
-    def _open_tables(self, idf: Idf, recent: RecentPosts | None) -> None:
+    def _open_tables(
+        self,
+        idf: Idf,
+        recent: RecentPosts | None,
+    ) -> None:
         pairs = self._pairs
         self._read: Callable[[Rows], PostTable]
         if recent:
@@ -178,7 +182,13 @@ def of_lists(
     parts = _parts(pairs, count) if count > 1 else []
     if len(parts) > 1:
         return in_processes(compute, parts)
-    return _compute(pairs, chosen, idf, recent, function)
+    return _compute(
+        pairs,
+        chosen,
+        idf,
+        recent,
+        function,
+    )
 
 
 def _compute(
@@ -188,7 +198,12 @@ def _compute(
     recent: RecentPosts | None,
     function: Callable[[Floats], Floats],
 ) -> Iterator[tuple[Rows, Floats]]:
-    lists = CandidateLists(pairs, chosen, idf, recent)
+    lists = CandidateLists(
+        pairs,
+        chosen,
+        idf,
+        recent,
+    )
     for rows in lists.rows:
         yield rows, function(lists.features(rows))
 
@@ -202,7 +217,11 @@ def _parts(pairs: Pairs, count: int) -> list[Rows]:
     return parts
 
 
-def table(pairs: Pairs, chosen: Sequence[str], idf: Idf) -> FeatureTable:
+def table(
+    pairs: Pairs,
+    chosen: Sequence[str],
+    idf: Idf,
+) -> FeatureTable:
     """Return the features of all pairs.
 
     ``idf``: for queries whose resources have no ``frequencies``. The other arguments

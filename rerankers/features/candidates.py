@@ -284,7 +284,11 @@ class Tokens(NamedTuple):
         return sums(self.posts.owners, values, len(self.posts))
 
 
-def sums(owners: Rows, values: npt.NDArray[np.generic], size: int) -> Floats:
+def sums(
+    owners: Rows,
+    values: npt.NDArray[np.generic],
+    size: int,
+) -> Floats:
     """Return the sum of the ``values`` [T] of each owner [T]: [``size``]."""
     return np.bincount(owners, weights=values, minlength=size).astype(np.float64)
 

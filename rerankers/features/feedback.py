@@ -75,7 +75,11 @@ def weights_of(scores: Floats, depths: Sequence[int] = DEPTHS) -> Floats:
     return np.where(scores[:, None] >= lowest, scores[:, None] + _MINIMUM_WEIGHT, 0.0)
 
 
-def likeness(with_others: Floats, squares: Floats, weights: Floats) -> Floats:
+def likeness(
+    with_others: Floats,
+    squares: Floats,
+    weights: Floats,
+) -> Floats:
     """Product of each vector z_i and the centroid of the others, scaled to length 1.
 
     The centroid is c = Σ w_j z_j. Without z_i its square is |c|² − 2 w_i z_i·(c − w_i
@@ -120,7 +124,11 @@ class _Vectors(NamedTuple):
         return np.stack(products, axis=1)
 
 
-def _similarities(vectors: _Vectors, products: Floats, weights: Floats) -> Floats:
+def _similarities(
+    vectors: _Vectors,
+    products: Floats,
+    weights: Floats,
+) -> Floats:
     """:func:`likeness` of vectors, with their products with the sums of all: [N, K]."""
     squares = sums(vectors.post, vectors.value**2, len(weights))
     with_others = products - weights * squares[:, None]
@@ -132,7 +140,11 @@ def _similarities(vectors: _Vectors, products: Floats, weights: Floats) -> Float
 def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
     """TF-IDF vectors of length 1, and whether each entry is of a query's stem [E]."""
     stems, numbers = numbered(tokens.words.stem)  # [S], [T]
-    idf = np.full(len(stems), np.inf, dtype=np.float32)
+    idf = np.full(
+        len(stems),
+        np.inf,
+        dtype=np.float32,
+    )
     np.minimum.at(idf, numbers, tokens.words.idf)
     entries, counts = np.unique(
         tokens.posts.owners * len(stems) + numbers, return_counts=True

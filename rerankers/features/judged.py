@@ -65,7 +65,11 @@ class JudgedPosts:
                 self._judgments[key].append((number, grade > 0))
 
     @classmethod
-    def of(cls, topics: Sequence[JudgedTopic], texts: Mapping[str, str]) -> Self:
+    def of(
+        cls,
+        topics: Sequence[JudgedTopic],
+        texts: Mapping[str, str],
+    ) -> Self:
         """Judgments of a collection.
 
         Args:
@@ -101,7 +105,11 @@ class JudgedPosts:
         """Return the topics as JSON."""
         return json.dumps(self._topics, ensure_ascii=False).encode(errors="replace")
 
-    def features(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def features(
+        self,
+        query: str,
+        texts: Sequence[str],
+    ) -> npt.NDArray[np.float32]:
         """Return the features of posts with these texts: [N, 4].
 
         A topic of the same words as the query is left out, so that a judged topic is
@@ -127,7 +135,11 @@ class JudgedPosts:
                 values[row, 2:] = len(other), max(other)
         return values
 
-    def _cosines(self, query: str, topics: set[int]) -> dict[int, float]:
+    def _cosines(
+        self,
+        query: str,
+        topics: set[int],
+    ) -> dict[int, float]:
         """Topic -> cosine with the query; topics of the query's words are left out."""
         query_words = words(query)
         numbers = [

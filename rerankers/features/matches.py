@@ -222,7 +222,11 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     is_there[posts, columns] = True
     # The shortest part that ends at a place begins at the earliest of the query words'
     # last occurrences so far. It is complete if none of them is in an earlier post.
-    last_seen = np.full((len(places), len(stems)), -1, dtype=np.int64)
+    last_seen = np.full(
+        (len(places), len(stems)),
+        -1,
+        dtype=np.int64,
+    )
     last_seen[np.arange(len(places)), columns] = places
     last_seen = np.maximum.accumulate(last_seen, axis=0)  # [H, S]
     begins = np.where(is_there[posts], last_seen, len(tokens.words.stem)).min(axis=1)

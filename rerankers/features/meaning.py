@@ -124,7 +124,11 @@ class _Words(NamedTuple):
     texts: Ragged  # Numbers of the words of the query, and of each post
 
     @classmethod
-    def of(cls, candidates: CandidateList, space: WordSpace) -> Self:
+    def of(
+        cls,
+        candidates: CandidateList,
+        space: WordSpace,
+    ) -> Self:
         rows, numbers = candidates.distinct_words
         starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
         return cls(
@@ -175,7 +179,11 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     starts = words.texts.starts[1:-1][has_words]
     if len(starts):
         cosines_of_words = cosines[:, words.texts.values]  # [Q, Lq + T]
-        best[:, has_words] = np.maximum.reduceat(cosines_of_words, starts, axis=1)
+        best[:, has_words] = np.maximum.reduceat(
+            cosines_of_words,
+            starts,
+            axis=1,
+        )
     weights = columns.idf[is_compared]
     mean = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
     return mean.astype(np.float64), best.min(axis=0).astype(np.float64)

@@ -67,7 +67,11 @@ class RecentPosts:
                 self.bytes = 0
             return table
 
-    def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
+    def reader(
+        self,
+        pairs: Pairs,
+        words: WordTable,
+    ) -> Callable[[Rows], PostTable]:
         """Return a function from numbers of posts [N] to their table.
 
         It reads the posts that are not in the cache.
@@ -87,7 +91,11 @@ class RecentPosts:
 
         return read
 
-    def _find(self, posts: Sequence[Post], words: WordTable) -> dict[Post, PostColumns]:
+    def _find(
+        self,
+        posts: Sequence[Post],
+        words: WordTable,
+    ) -> dict[Post, PostColumns]:
         """The columns of the posts that are in the cache."""
         columns_of = {}
         with self._lock:
@@ -103,7 +111,11 @@ class RecentPosts:
             self.misses += len(posts) - hits
         return columns_of
 
-    def _add(self, columns_of: Mapping[Post, PostColumns], words: WordTable) -> None:
+    def _add(
+        self,
+        columns_of: Mapping[Post, PostColumns],
+        words: WordTable,
+    ) -> None:
         with self._lock:
             if words is not self._words:
                 return

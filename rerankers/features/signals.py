@@ -131,7 +131,11 @@ def number(name: str) -> Family:
     return _of_known(("value", "rank_share", "z"), NUMBER + name, compare)
 
 
-def _unnamed(kind: str, name: str, expected: str) -> RerankerError:
+def _unnamed(
+    kind: str,
+    name: str,
+    expected: str,
+) -> RerankerError:
     """Error for a family with a name of another form."""
     return RerankerError(
         f"found the feature family {kind} with the name {name!r}, "

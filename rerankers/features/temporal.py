@@ -107,7 +107,11 @@ def _features(times: Rows, weights: Floats) -> list[npt.NDArray[np.floating]]:
     return [*densities, *surpluses, np.log1p(ages), newer]
 
 
-def _sums(ages: Floats, weights: Floats, width: float) -> Floats:
+def _sums(
+    ages: Floats,
+    weights: Floats,
+    width: float,
+) -> Floats:
     """Weighted sums of the others' kernels at each candidate's age: [N, W].
 
     ``weights``: [N, W].

@@ -94,7 +94,10 @@ class _SpaceVectors:
         self._embeddings = Growing(space.take([]))
 
     def take(
-        self, rows: Rows, table_size: int, spelled: Callable[[Rows], list[str]]
+        self,
+        rows: Rows,
+        table_size: int,
+        spelled: Callable[[Rows], list[str]],
     ) -> Embeddings:
         """Return the vectors of V distinct words.
 
@@ -153,7 +156,11 @@ class WordTable:
         """Return the words of rows [L]."""
         return list(map(self._words.strings.__getitem__, rows.tolist()))
 
-    def vectors(self, rows: Rows, space: WordSpace) -> Embeddings:
+    def vectors(
+        self,
+        rows: Rows,
+        space: WordSpace,
+    ) -> Embeddings:
         """Return the vectors of V distinct words in a space; each is computed once."""
         with self._lock:
             if space not in self._vectors:
@@ -218,7 +225,11 @@ class PostTable:
         column: ``find``, with a cache.
     """
 
-    def __init__(self, size: int, find: Callable[[str], Ragged]) -> None:
+    def __init__(
+        self,
+        size: int,
+        find: Callable[[str], Ragged],
+    ) -> None:
         self._size = size
         self.column = cache(find)
 
@@ -237,7 +248,10 @@ class PostTable:
 
     @classmethod
     def read(
-        cls, texts: Sequence[str], urls: Sequence[str], words: WordTable
+        cls,
+        texts: Sequence[str],
+        urls: Sequence[str],
+        words: WordTable,
     ) -> "PostTable":
         """Read N posts and add their words to a table; equal posts are read once."""
         number_of: dict[tuple[str, str], int] = {}
@@ -265,7 +279,11 @@ def spaced(texts: Iterable[Sequence[str]]) -> Ragged:
 class _Block:
     """Columns of some posts."""
 
-    def __init__(self, posts: Sequence[tuple[str, str]], table: WordTable) -> None:
+    def __init__(
+        self,
+        posts: Sequence[tuple[str, str]],
+        table: WordTable,
+    ) -> None:
         self.texts = [text for text, _ in posts]
         self.urls = [url for _, url in posts]
         self.table = table
@@ -323,7 +341,11 @@ class _Block:
     @property
     def link(self) -> Ragged:
         letters = [_link_bytes(url) for url in self.urls]
-        lengths = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
+        lengths = np.fromiter(
+            map(len, letters),
+            dtype=np.int64,
+            count=len(letters),
+        )
         values = np.frombuffer(b"".join(letters), dtype=np.uint8)
         return Ragged.from_lengths(values, lengths)
 

@@ -24,7 +24,11 @@ class Lexicon:
     texts: Ragged  # N lists: the row in ``words`` of each of the T words
 
     @classmethod
-    def from_texts(cls, texts: Sequence[str], tokens: str = "words") -> Self:
+    def from_texts(
+        cls,
+        texts: Sequence[str],
+        tokens: str = "words",
+    ) -> Self:
         """Split texts into words.
 
         ``tokens``: the rule, a value of
@@ -35,7 +39,11 @@ class Lexicon:
         return cls._numbered(_ended_treebank_words(texts), shorten=False)
 
     @classmethod
-    def _numbered(cls, tokens: Iterable[str], shorten: bool) -> Self:
+    def _numbered(
+        cls,
+        tokens: Iterable[str],
+        shorten: bool,
+    ) -> Self:
         """Number the distinct tokens of texts; each text ends with END."""
         row_of = {END: 0}
         rows = [row_of.setdefault(token, len(row_of)) for token in tokens]

@@ -16,6 +16,8 @@ from tweetrerank.rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, words
 # Two adjacent pieces of this length are a passage, so passages overlap.
 HALF = MAX_CHARACTERS // 2
 
+Counts = npt.NDArray[np.int64]
+
 # A piece ends at the last blank within its length, or at the length without a blank.
 _PIECE = re.compile(rf"(?s:.{{1,{HALF}}}(?=\s|\Z)|.{{{HALF}}})")
 
@@ -28,8 +30,9 @@ def best_passages(queries: Sequence[str], texts: Sequence[str]) -> list[str]:
     the highest BM25 score (k₁ = 0.9, b = 0.4); the first one wins a tie. The statistics
     of BM25 are over the passages of all long texts of the same query.
     """
+    pairs = zip(queries, texts, strict=True)
     long_texts = defaultdict[str, list[int]](list)
-    for row, (query, text) in enumerate(zip(queries, texts, strict=True)):
+    for row, (query, text) in enumerate(pairs):
         if len(text) > MAX_CHARACTERS:
             long_texts[query].append(row)
     passages = list(texts)
@@ -48,7 +51,8 @@ def _best(query: str, texts: Sequence[str]) -> list[str]:
     begins = np.delete(np.arange(ends[-1]), ends - 1)
     all_pieces = list(chain.from_iterable(pieces))
     scores = _bm25(query[:MAX_CHARACTERS], all_pieces, begins)
-    scores_by_text = np.split(scores, ends[:-1] - np.arange(1, len(pieces)))
+    passage_ends = ends[:-1] - np.arange(1, len(pieces))
+    scores_by_text = np.split(scores, passage_ends)
     passages = []
     for text_pieces, text_scores in zip(pieces, scores_by_text, strict=True):
         best = int(text_scores.argmax())
@@ -56,18 +60,24 @@ def _best(query: str, texts: Sequence[str]) -> list[str]:
     return passages
 
 
-def _bm25(query: str, pieces: Sequence[str], begins: Rows) -> npt.NDArray[np.float64]:
+def _bm25(
+    query: str,
+    pieces: Sequence[str],
+    begins: Rows,
+) -> npt.NDArray[np.float64]:
     """Scores [P] of the passages whose first pieces are ``begins`` [P]."""
     counts, lengths = _counts(query, pieces)
     counts = counts[begins] + counts[begins + 1]  # [P, S]
     lengths = lengths[begins] + lengths[begins + 1]  # [P]
     holders = (counts > 0).sum(axis=0)
-    idf = np.log1p((len(counts) - holders + 0.5) / (holders + 0.5))
-    norm = 0.9 * (0.6 + 0.4 * lengths / max(lengths.mean(), 1.0))
+    others = len(counts) - holders
+    idf = np.log1p((others + 0.5) / (holders + 0.5))
+    mean_length = max(lengths.mean(), 1.0)
+    norm = 0.9 * (0.6 + 0.4 * lengths / mean_length)
     return counts / (counts + norm[:, None]) @ idf
 
 
-def _counts(query: str, pieces: Sequence[str]) -> tuple[npt.NDArray[np.int64], Rows]:
+def _counts(query: str, pieces: Sequence[str]) -> tuple[Counts, Rows]:
     """Occurrences [N, S] of the query's S stems in N pieces, and their lengths [N].
 
     Lengths are in words. Function words count only if the query has no other words.
@@ -83,7 +93,8 @@ def _counts(query: str, pieces: Sequence[str]) -> tuple[npt.NDArray[np.int64], R
         [column_of.get(stem(word), others) for word in lexicon.words],
         dtype=np.int64,
     )
-    counts = np.zeros((len(pieces), len(stems) + 1), dtype=np.int64)
+    shape = (len(pieces), len(stems) + 1)
+    counts = np.zeros(shape, dtype=np.int64)
     places = (lexicon.texts.owners, columns[lexicon.texts.values])
     np.add.at(counts, places, 1)
     return counts[:, :-1], lexicon.texts.lengths

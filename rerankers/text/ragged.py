@@ -13,19 +13,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+Keys = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Ragged:
     """N lists of T values in all, one after the other: token ids, words, spans."""
 
-    values: npt.NDArray[Any]  # [T], or [T, K] for values of K numbers
+    values: Array  # [T], or [T, K] for values of K numbers
     starts: Rows  # [N + 1] start of each list in ``values``
 
     @classmethod
     def from_lengths(
-        cls, values: npt.NDArray[Any], lengths: npt.NDArray[np.integer]
+        cls,
+        values: Array,
+        lengths: npt.NDArray[np.integer],
     ) -> Ragged:
         """Cut values into lists of ``lengths`` [N]."""
         starts = np.zeros(len(lengths) + 1, np.int64)
@@ -42,11 +48,16 @@ class Ragged:
         return Ragged.from_lengths(values, lengths)
 
     @classmethod
-    def split(cls, values: Rows, end: int) -> Ragged:
+    def split(
+        cls,
+        values: Rows,
+        end: int,
+    ) -> Ragged:
         """Split values at each ``end``, which closes a list and is dropped."""
         ends = np.flatnonzero(values == end)
         # The n-th list comes after n ends, which are dropped.
-        starts = np.concatenate([[0], ends - np.arange(len(ends))])
+        ends -= np.arange(len(ends))
+        starts = np.concatenate([[0], ends])
         return cls(values[values != end], starts)
 
     def __len__(self) -> int:
@@ -69,20 +80,27 @@ class Ragged:
     @cached_property
     def positions(self) -> Rows:
         """Position [T] of each value in its list, from 0."""
-        return np.arange(len(self.values)) - np.repeat(self.starts[:-1], self.lengths)
+        starts = np.repeat(self.starts[:-1], self.lengths)
+        return np.arange(len(self.values)) - starts
 
     @cached_property
     def remaining(self) -> Rows:
         """Number [T] of values from each value to the end of its list, inclusive."""
-        return np.repeat(self.starts[1:], self.lengths) - np.arange(len(self.values))
+        ends = np.repeat(self.starts[1:], self.lengths)
+        return ends - np.arange(len(self.values))
 
     @cached_property
-    def inside(self) -> npt.NDArray[np.bool_]:
+    def inside(self) -> Bools:
         """Whether a place of :meth:`padded` has a value [N, L]."""
-        columns = np.arange(max(1, int(self.lengths.max(initial=0))))
+        longest = int(self.lengths.max(initial=0))
+        columns = np.arange(max(1, longest))
         return columns < self.lengths[:, None]
 
-    def take(self, rows: Rows, longest: int | None = None) -> Ragged:
+    def take(
+        self,
+        rows: Rows,
+        longest: int | None = None,
+    ) -> Ragged:
         """Return the lists ``rows`` [M] in this order.
 
         ``longest``: each list is cut to so many values.
@@ -91,25 +109,30 @@ class Ragged:
         if longest is not None:
             lengths = np.minimum(lengths, longest)
         taken = Ragged.from_lengths(self.values, lengths)
-        places = np.repeat(self.starts[rows] - taken.starts[:-1], lengths)
+        shifts = self.starts[rows] - taken.starts[:-1]
+        places = np.repeat(shifts, lengths)
         places += np.arange(len(places))
         return Ragged(self.values[places], taken.starts)
 
-    def padded(self, fill: float) -> npt.NDArray[Any]:
+    def padded(self, fill: float) -> Array:
         """Return the lists as rows [N, L], with ``fill`` after the last value.
 
         L is the longest length, at least 1.
         """
-        rows = np.full(self.inside.shape, fill, dtype=self.values.dtype)
+        rows = np.full(
+            self.inside.shape,
+            fill,
+            dtype=self.values.dtype,
+        )
         rows[self.inside] = self.values
         return rows
 
 
 def sums_of(
     lists: Ragged,
-    vectors: npt.NDArray[np.float32],
-    weights: npt.NDArray[np.float32] | None = None,
-) -> npt.NDArray[np.float32]:
+    vectors: Vectors,
+    weights: Vectors | None = None,
+) -> Vectors:
     """Sum the vectors of each list's rows: [N, E].
 
     Args:
@@ -159,18 +182,18 @@ class Growing:
     The time of an append is proportional to the number of new rows.
     """
 
-    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def __init__(self, arrays: Sequence[Array]) -> None:
         self._buffers = list(arrays)
         self._size = len(arrays[0])
 
     def __len__(self) -> int:
         return self._size
 
-    def arrays(self) -> list[npt.NDArray[Any]]:
+    def arrays(self) -> list[Array]:
         """Return the arrays; later appends do not change them."""
         return [buffer[: self._size] for buffer in self._buffers]
 
-    def append(self, *rows: npt.NDArray[Any]) -> None:
+    def append(self, *rows: Array) -> None:
         """Append rows to each array."""
         start = self._size
         end = start + len(rows[0])
@@ -197,9 +220,7 @@ The upper bits of its multiples are spread evenly (Knuth, volume 3, section 6.4)
 _HASH_BITS = np.uint64(48)  # Length of the hash of a sequence of characters
 
 
-def distinct(
-    columns: Sequence[npt.NDArray[Any]], is_exact: bool = True
-) -> tuple[Rows, Rows]:
+def distinct(columns: Sequence[Array], is_exact: bool = True) -> tuple[Rows, Rows]:
     """Find the distinct rows of a table.
 
     Args:
@@ -215,20 +236,23 @@ def distinct(
     for column in columns[1:]:
         base = int(column.max(initial=0)) + 1
         if count * base > 2**64:
-            first, kinds = distinct([keys], is_exact)
+            first, kinds = distinct([keys], is_exact=is_exact)
             keys = kinds.astype(np.uint64)
             count = len(first)
         keys = keys * np.uint64(base) + column.astype(np.uint64)
         count *= base
     holders = _holders(keys, is_exact)
     is_holder = holders == np.arange(len(keys))
-    return np.flatnonzero(is_holder), (np.cumsum(is_holder) - 1)[holders]
+    first = np.flatnonzero(is_holder)
+    kinds = np.cumsum(is_holder) - 1
+    return first, kinds[holders]
 
 
-def _holders(keys: npt.NDArray[np.uint64], is_exact: bool = True) -> Rows:
+def _holders(keys: Keys, is_exact: bool = True) -> Rows:
     """For each row [T], the row that represents all rows with its key."""
     bits = max(4, int(2 * len(keys)).bit_length())
-    slots = ((keys * GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
+    hashes = (keys * GOLDEN) >> np.uint64(64 - bits)
+    slots = hashes.astype(np.int64)
     table = np.empty(2**bits, dtype=np.int64)
     # In each round, one of the rows that share a slot holds it. Rows of the same key
     # are represented by it. The few rows of other keys compete again in the next round.
@@ -246,14 +270,15 @@ def _holders(keys: npt.NDArray[np.uint64], is_exact: bool = True) -> Rows:
     return holders
 
 
-def among(values: npt.NDArray[Any], few: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def among(values: Array, few: Array) -> Bools:
     """Whether each value [T] is among a few ascending values.
 
     Faster than NumPy's ``isin``, which sorts the values.
     """
     if not len(few):
         return np.zeros(len(values), dtype=np.bool_)
-    return few.take(np.searchsorted(few, values), mode="clip") == values
+    places = np.searchsorted(few, values)
+    return few.take(places, mode="clip") == values
 
 
 def code_points(texts: Sequence[str]) -> Ragged:
@@ -261,7 +286,11 @@ def code_points(texts: Sequence[str]) -> Ragged:
     # Some posts contain half a surrogate pair.
     encoded = "".join(texts).encode("utf-32-le", errors="surrogatepass")
     codes = np.frombuffer(encoded, dtype="<u4").astype(np.uint32)
-    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    lengths = np.fromiter(
+        map(len, texts),
+        dtype=np.int64,
+        count=len(texts),
+    )
     return Ragged.from_lengths(codes, lengths)
 
 
@@ -284,8 +313,10 @@ def distinct_grams(codes: Ragged, size: int) -> Ragged:
     is_in_one_text = owners[:count] == owners[size - 1 :]
     keys = keys[is_in_one_text]
     keys.sort()
-    keys = np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
-    first_keys = np.arange(len(codes) + 1, dtype=np.uint64) << _HASH_BITS
+    is_new = keys[1:] != keys[:-1]
+    keys = np.concatenate([keys[:1], keys[1:][is_new]])
+    texts = np.arange(len(codes) + 1, dtype=np.uint64)
+    first_keys = texts << _HASH_BITS
     starts = np.searchsorted(keys, first_keys)
     mask = (np.uint64(1) << _HASH_BITS) - np.uint64(1)
     return Ragged(keys & mask, starts)

@@ -30,7 +30,9 @@ from tweetrerank.rerankers.text.ragged import Ragged, Rows, sums_of
 from tweetrerank.rerankers.text.vectors import WordVectors, reduced
 from tweetrerank.rerankers.text.words import words as cut_words
 
+Codes = npt.NDArray[np.int8]
 Vectors = npt.NDArray[np.float32]
+Arrays = dict[str, npt.NDArray[Any]]
 
 # Names of the two spaces
 GENERAL = "general"
@@ -69,7 +71,11 @@ Compute = Callable[[Sequence[str]], tuple[Vectors, Vectors]]
 class WordSpace:
     """Vectors of any words, of ``size`` E."""
 
-    def __init__(self, size: int, compute: Compute) -> None:
+    def __init__(
+        self,
+        size: int,
+        compute: Compute,
+    ) -> None:
         self.size = size
         self._compute = compute
 
@@ -118,7 +124,11 @@ def general() -> WordSpace:
 class _PieceSums:
     """Computation of word vectors as sums of the vectors of pieces."""
 
-    def __init__(self, vectors: npt.NDArray[np.float16], tokenizer: Any) -> None:
+    def __init__(
+        self,
+        vectors: npt.NDArray[np.float16],
+        tokenizer: Any,
+    ) -> None:
         self._vectors = vectors  # In half precision; only those in use are widened
         # The model alone takes two thirds of the tokenizer's time. It ignores special
         # tokens.
@@ -132,7 +142,8 @@ class _PieceSums:
         sums = []
         counts = []
         for start in range(0, len(words), BLOCK):
-            block_sums, block_counts = self._sums(words[start : start + BLOCK])
+            block = words[start : start + BLOCK]
+            block_sums, block_counts = self._sums(block)
             sums.append(block_sums)
             counts.append(block_counts)
         pieces = np.concatenate(counts)  # [V]
@@ -155,7 +166,8 @@ class _PieceSums:
             ids = np.fromiter(chain.from_iterable(pieces_of_words), np.int64)
             lengths = np.fromiter(map(len, pieces_of_words), np.int64)
             starts = np.cumsum(lengths) - lengths
-        pieces = Ragged(np.arange(len(ids)), np.append(starts, len(ids)))
+        borders = np.append(starts, len(ids))
+        pieces = Ragged(np.arange(len(ids)), borders)
         vectors = self._vectors[ids].astype(np.float32)
         return sums_of(pieces, vectors), pieces.lengths
 
@@ -179,18 +191,22 @@ def _lengths(vectors: Vectors) -> Vectors:
 def unit(vectors: Vectors) -> Vectors:
     """Scale vectors [V, E] to length 1; vectors of length 0 stay 0."""
     lengths = _lengths(vectors)
-    factors = np.where(lengths > SHORT, 1 / np.maximum(lengths, SHORT), 0)
+    reciprocals = 1 / np.maximum(lengths, SHORT)
+    factors = np.where(lengths > SHORT, reciprocals, 0)
     return vectors * factors[:, None]
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
     """Sum the general vectors of each text's words: [T, E], of length 1 or 0."""
     lexicon = Lexicon.from_texts(texts)
-    return unit(sums_of(lexicon.texts, general().vectors(lexicon.words)))
+    vectors = general().vectors(lexicon.words)
+    return unit(sums_of(lexicon.texts, vectors))
 
 
 def general_vectors(
-    texts: Iterable[str], common: int = 20_000, size: int = 100
+    texts: Iterable[str],
+    common: int = 20_000,
+    size: int = 100,
 ) -> WordVectors:
     """General vectors for a training, in place of a file of word vectors.
 
@@ -228,7 +244,7 @@ class AdaptedSpace(WordSpace):
     def __init__(
         self,
         words: Sequence[str],
-        codes: npt.NDArray[np.int8],
+        codes: Codes,
         scales: Vectors,
         linear: Vectors,
     ) -> None:
@@ -247,9 +263,7 @@ class AdaptedSpace(WordSpace):
         embeddings = general().take(words)
         vectors = embeddings.vectors @ self.linear
         is_known = embeddings.is_known.copy()
-        rows = np.fromiter(
-            (self._row_of.get(word, -1) for word in words), np.int64, len(words)
-        )
+        rows = np.array([self._row_of.get(word, -1) for word in words], np.int64)
         places = np.flatnonzero(rows >= 0)
         rows = rows[places]
         vectors[places] += self.codes[rows] * self.scales[rows, None]
@@ -259,14 +273,15 @@ class AdaptedSpace(WordSpace):
     def content(self, description: Mapping[str, str]) -> bytes:
         """Return the content of a safetensors file; the description is its header."""
         spelled = "\n".join(self.words).encode(errors="replace")
-        arrays: dict[str, npt.NDArray[Any]] = {
+        arrays: Arrays = {
             "words": np.frombuffer(spelled, dtype=np.uint8),
             "codes": self.codes,
             "scales": self.scales,
             "linear": self.linear,
         }
         header = {"format": FORMAT} | dict(description)
-        return save(arrays, header | {_SHA256: _digest(arrays, header)})
+        digest = _digest(arrays, header)
+        return save(arrays, header | {_SHA256: digest})
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -325,19 +340,20 @@ def _unreadable(path: Path, error: Exception) -> RerankerError:
     )
 
 
-def _digest(
-    arrays: Mapping[str, npt.NDArray[Any]], description: Mapping[str, str]
-) -> str:
+def _digest(arrays: Arrays, description: Mapping[str, str]) -> str:
     """SHA-256 of an adapted space's arrays and description."""
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    header = json.dumps(description, sort_keys=True)
+    digest = hashlib.sha256(header.encode())
     for name, array in sorted(arrays.items()):
         digest.update(name.encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
 
 
-def quantized(vectors: Vectors) -> tuple[npt.NDArray[np.int8], Vectors]:
+def quantized(vectors: Vectors) -> tuple[Codes, Vectors]:
     """Round vectors [V, E] to eight bits: codes [V, E] and scales [V]."""
-    scales = np.abs(vectors).max(axis=1, initial=0.0) / 127
-    codes = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
+    largest = np.abs(vectors).max(axis=1, initial=0.0)
+    scales = largest / 127
+    divisors = np.where(scales > 0, scales, 1)
+    codes = np.rint(vectors / divisors[:, None])
     return codes.astype(np.int8), scales.astype(np.float32)

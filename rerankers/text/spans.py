@@ -55,18 +55,23 @@ def _repeated(spans: Iterable[Span], counts: Iterable[int]) -> list[Span]:
 def find_words(text: str) -> list[Word]:
     """Trace the words of :func:`tweetrerank.rerankers.text.words.words`."""
     traced = _Traced.of(text[: reading.MAX_CHARACTERS])
-    traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
+    traced = traced.sub(reading.BRACKETS, " ")
+    traced = traced.sub(reading.MENTION_OR_LINK, " ")
+    traced = traced.lower()
     if not traced.text.isascii():
         traced = traced.fold()
     traced = traced.sub(_BLANKS, " ")
-    traced = traced.sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
-    traced = traced.sub(reading.ELONGATION, r"\1\1").sub(_APOSTROPHE, "'")
+    traced = traced.sub(reading.CLITIC, " ")
+    traced = traced.sub(reading.NEGATION, " n")
+    traced = traced.sub(reading.ELONGATION, r"\1\1")
+    traced = traced.sub(_APOSTROPHE, "'")
     words = []
     for token in reading.TOKEN.finditer(traced.text):
-        offset = token.start()
-        for start, end in reading.places_in(token.group()):
-            spans = traced.spans[offset + start : offset + end]
-            words.append(Word(token.group()[start:end], tuple(spans)))
+        letters = token.group()
+        letter_spans = traced.spans[token.start() : token.end()]
+        for start, end in reading.places_in(letters):
+            spans = tuple(letter_spans[start:end])
+            words.append(Word(letters[start:end], spans))
     return words
 
 
@@ -75,9 +80,12 @@ def find_url(url: str) -> tuple[str, list[Span]]:
 
     Returns the letters and their spans; no letters without a URL.
     """
-    traced = _Traced.of(url[: reading.MAX_CHARACTERS]).sub(_AROUND, "")
-    traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
-    return traced.sub(reading.SCHEME, "").sub(_QUERY_AND_FRAGMENT, "")
+    traced = _Traced.of(url[: reading.MAX_CHARACTERS])
+    traced = traced.sub(_AROUND, "")
+    traced = traced.sub(_PERCENT, lambda match: unquote(match.group()))
+    traced = traced.lower()
+    traced = traced.sub(reading.SCHEME, "")
+    return traced.sub(_QUERY_AND_FRAGMENT, "")
 
 
 class _Traced(NamedTuple):
@@ -88,7 +96,8 @@ class _Traced(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        return cls(text, [(place, place + 1) for place in range(len(text))])
+        spans = [(place, place + 1) for place in range(len(text))]
+        return cls(text, spans)
 
     def sub(
         self,
@@ -113,7 +122,12 @@ class _Traced(NamedTuple):
         spans += self.spans[copied:]
         return _Traced("".join(texts), spans)
 
-    def _replaced(self, start: int, end: int, length: int) -> list[Span]:
+    def _replaced(
+        self,
+        start: int,
+        end: int,
+        length: int,
+    ) -> list[Span]:
         """Spans of ``length`` characters that replace those from start to end."""
         if not length:
             return []

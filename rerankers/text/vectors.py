@@ -13,13 +13,15 @@ import numpy.typing as npt
 
 from tweetrerank.rerankers.reranker_error import RerankerError
 
+Matrix = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class WordVectors:
     """V words, most frequent first, and their vectors."""
 
     words: list[str]
-    matrix: npt.NDArray[np.float32]  # [V, E]
+    matrix: Matrix  # [V, E]
 
 
 def read_vectors(path: Path) -> WordVectors:
@@ -67,8 +69,14 @@ def _parse_binary(data: bytes) -> WordVectors:
     matrix = np.empty((count, size), dtype=np.float32)
     for row in range(count):
         end = data.index(b" ", position)
-        words.append(data[position:end].decode("utf-8", errors="replace").strip())
-        matrix[row] = np.frombuffer(data, dtype="<f4", count=size, offset=end + 1)
+        word = data[position:end].decode("utf-8", errors="replace")
+        words.append(word.strip())
+        matrix[row] = np.frombuffer(
+            data,
+            dtype="<f4",
+            count=size,
+            offset=end + 1,
+        )
         position = end + 1 + 4 * size
     return WordVectors(words, matrix)
 
@@ -76,7 +84,8 @@ def _parse_binary(data: bytes) -> WordVectors:
 def _parse_text(data: bytes) -> WordVectors:
     """Parse lines of a word and E numbers; a first line of two numbers is skipped."""
     # Only \n ends a line: words of published files contain other line separators.
-    text = data.decode("utf-8", errors="replace").removesuffix("\n")
+    text = data.decode("utf-8", errors="replace")
+    text = text.removesuffix("\n")
     lines = [line.rstrip(" \r") for line in text.split("\n")]
     if len(lines[0].split()) == 2:  # Header, as in word2vec's text form
         lines = lines[1:]
@@ -99,7 +108,9 @@ def _parse_text(data: bytes) -> WordVectors:
 
 
 def read_archive(
-    path: Path, size: int, choose: Callable[[Sequence[str]], Sequence[bool]]
+    path: Path,
+    size: int,
+    choose: Callable[[Sequence[str]], Sequence[bool]],
 ) -> WordVectors:
     """Read chosen words of GloVe's zip archive, in its order.
 
@@ -143,7 +154,7 @@ microblog years).
 """
 
 
-def of_word2vec_length(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def of_word2vec_length(matrix: Matrix) -> Matrix:
     """Scale vectors [V, E], most frequent words first, for a softmax over dot products.
 
     In a softmax the length acts as a temperature. One factor gives the first 20,000
@@ -153,7 +164,8 @@ def of_word2vec_length(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float3
     """
     if not len(matrix):
         return matrix
-    length = np.linalg.norm(matrix[:20_000], axis=1).mean()
+    lengths = np.linalg.norm(matrix[:20_000], axis=1)
+    length = lengths.mean()
     if not length or 0.8 <= WORD2VEC_LENGTH / length <= 1.25:
         return matrix
     return (matrix * (OTHERS_LENGTH / length)).astype(np.float32)
@@ -165,7 +177,7 @@ def word2vec_bytes(vectors: WordVectors) -> bytes:
     content = [f"{count} {size}\n".encode()]
     rows = vectors.matrix.astype("<f4")
     for word, row in zip(vectors.words, rows, strict=True):
-        content.append(word.encode() + b" " + row.tobytes() + b"\n")
+        content += [word.encode(), b" ", row.tobytes(), b"\n"]
     return b"".join(content)
 
 
@@ -182,4 +194,5 @@ def reduced(vectors: WordVectors, size: int) -> WordVectors:
         )
     _, axes = np.linalg.eigh(matrix.T @ matrix)  # By ascending singular value
     first_axes = axes[:, ::-1][:, :size]
-    return WordVectors(vectors.words, (matrix @ first_axes).astype(np.float32))
+    projected = matrix @ first_axes
+    return WordVectors(vectors.words, projected.astype(np.float32))

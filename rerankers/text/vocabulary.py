@@ -42,6 +42,8 @@ PRIOR_POSTS = 1000.0
 RAREST = 1e-7
 """Share of all words below which a word is unknown, in languages other than English."""
 
+Floats = npt.NDArray[np.float32]
+
 _DIGIT = re.compile(r"\d")
 
 
@@ -57,7 +59,7 @@ class Vocabulary:
     def __init__(
         self,
         known: Sequence[str],
-        vectors: npt.NDArray[np.float32],
+        vectors: Floats,
         buckets: int = UNKNOWN_BUCKETS,
     ) -> None:
         self.known = list(known)
@@ -106,7 +108,8 @@ class Vocabulary:
             for row, word in enumerate(vectors.words)
             if row < common or counts[word] >= minimum_count
         ]
-        return cls([vectors.words[row] for row in rows], vectors.matrix[rows])
+        known = [vectors.words[row] for row in rows]
+        return cls(known, vectors.matrix[rows])
 
     def content(self) -> bytes:
         """Return the words as JSON. The vectors are saved with the model's weights."""
@@ -154,8 +157,10 @@ class Idf:
     known: Callable[[], Collection[str]]  # Words of the source; trigrams are counted
 
     def weights(
-        self, tokens: Sequence[str], classical: bool = False
-    ) -> npt.NDArray[np.float32]:
+        self,
+        tokens: Sequence[str],
+        classical: bool = False,
+    ) -> Floats:
         """Return the IDF of each word: [L]."""
         scale = math.log1p(self.posts)
         shares = [self.share(token) for token in tokens]
@@ -169,9 +174,7 @@ class Idf:
                 idf[share] = math.log1p(rarity) / scale
         return np.array([idf[share] for share in shares], dtype=np.float32)
 
-    def trigram_weights(
-        self, trigrams: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float32]:
+    def trigram_weights(self, trigrams: npt.NDArray[np.int32]) -> Floats:
         """Return the classical IDF of character trigrams [T]: [T]."""
         shares = np.maximum(self._trigram_shares[trigrams], 1 / self.posts)
         return -np.log(shares).astype(np.float32)
@@ -187,7 +190,8 @@ class Idf:
         trigrams = character_trigrams(words)
         shares = np.array([self.share(word) for word in words])
         counts = np.zeros(TRIGRAM_COUNT)
-        np.add.at(counts, trigrams.values, np.repeat(shares, trigrams.lengths))
+        trigram_shares = np.repeat(shares, trigrams.lengths)
+        np.add.at(counts, trigrams.values, trigram_shares)
         in_words = counts.reshape([TRIGRAM_CLASSES] * 3)
         starts = in_words[0]  # Trigrams ``#ab``
         ends = in_words[:, :, 0]  # Trigrams ``ab#``
@@ -197,7 +201,8 @@ class Idf:
         first_letters = starts.sum(axis=1)
         last_letters = ends.sum(axis=0)
         across_words = np.outer(last_letters, first_letters)
-        in_posts[:, SPACE] += across_words / max(first_letters.sum(), 1.0)
+        words_per_post = max(first_letters.sum(), 1.0)
+        in_posts[:, SPACE] += across_words / words_per_post
         return -np.expm1(-in_posts.ravel())
 
     @classmethod
@@ -218,20 +223,37 @@ class Idf:
 
             return wordfreq.get_frequency_dict(language, "best").keys()
 
-        return cls(share, 1e7, f"wordfreq:{language}", known)
+        return cls(
+            share,
+            1e7,
+            f"wordfreq:{language}",
+            known,
+        )
 
     @classmethod
     def from_document_frequencies(
-        cls, frequencies: Mapping[str, int], posts: int, source: str
+        cls,
+        frequencies: Mapping[str, int],
+        posts: int,
+        source: str,
     ) -> Self:
         """Counts of a collection: word -> number of posts with the word."""
 
         def share(word: str) -> float:
             return frequencies.get(word, 0) / posts
 
-        return cls(share, float(posts), source, frequencies.keys)
+        return cls(
+            share,
+            float(posts),
+            source,
+            frequencies.keys,
+        )
 
-    def smoothed(self, general: "Idf", source: str) -> Self:
+    def smoothed(
+        self,
+        general: "Idf",
+        source: str,
+    ) -> Self:
         """Smooth these counts by general usage; the scale is that of ``general``.
 
         The collection counts as if it had :data:`PRIOR_POSTS` more posts of general
@@ -243,7 +265,12 @@ class Idf:
         def share(word: str) -> float:
             return weight * self.share(word) + (1 - weight) * general.share(word)
 
-        return replace(self, share=share, posts=general.posts, source=source)
+        return replace(
+            self,
+            share=share,
+            posts=general.posts,
+            source=source,
+        )
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -289,7 +316,8 @@ def document_frequencies(
         size = len(lexicon.words)
         # One number for each word of each text; repeated words are dropped.
         places = np.unique(rows.owners * size + rows.values)
-        counts.update(lexicon.words[row] for row in (places % size).tolist())
+        for row in (places % size).tolist():
+            counts[lexicon.words[row]] += 1
         progress(len(rows))
     lines = [f"{len(texts)}\n"]
     for word, count in counts.most_common():

@@ -106,7 +106,8 @@ def words(text: str) -> list[str]:
     Mentions, links and punctuation are dropped. A letter that is repeated three times
     or more is written twice (``sooooo`` -> ``soo``).
     """
-    return [shortened(token) for token in tokens_of([text])[:-1]]
+    tokens = tokens_of([text])[:-1]
+    return [shortened(token) for token in tokens]
 
 
 def tokens_of(texts: Sequence[str]) -> list[str]:
@@ -121,7 +122,8 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
     for is_ascii, adjacent_lines in itertools.groupby(lines, str.isascii):
         text = "".join([f"{line} {END} " for line in adjacent_lines])
         if is_ascii:
-            spaced = _APOSTROPHE_ALONE.sub(" ", text).translate(_TO_SPACES)
+            spaced = _APOSTROPHE_ALONE.sub(" ", text)
+            spaced = spaced.translate(_TO_SPACES)
             tokens.extend(spaced.split())
         else:
             tokens.extend(_tokens_of_any_script(text))
@@ -132,18 +134,25 @@ def _line(text: str) -> str:
     """The text on one line, cut to :data:`MAX_CHARACTERS`."""
     # The substitute of END is neither a letter nor white space, as END itself: a link
     # continues after it.
-    line = text[:MAX_CHARACTERS].replace("\n", " ").replace(END, "\1")
+    line = text[:MAX_CHARACTERS].replace("\n", " ")
+    line = line.replace(END, "\1")
     return f"{line}\n"
 
 
 def _plain(text: str) -> str:
     """Lower case without bracket names, mentions, links and accents; clitics split."""
-    text = MENTION_OR_LINK.sub(" ", BRACKETS.sub(" ", text)).lower()
+    text = BRACKETS.sub(" ", text)
+    text = MENTION_OR_LINK.sub(" ", text)
+    text = text.lower()
     if not text.isascii():
         lines = text.split("\n")
-        text = "\n".join([line if line.isascii() else fold(line) for line in lines])
+        for number, line in enumerate(lines):
+            if not line.isascii():
+                lines[number] = fold(line)
+        text = "\n".join(lines)
     text = text.replace("_", " ")
-    return NEGATION.sub(" n", CLITIC.sub(" ", text))
+    text = CLITIC.sub(" ", text)
+    return NEGATION.sub(" n", text)
 
 
 def _tokens_of_any_script(text: str) -> Iterable[str]:
@@ -217,8 +226,10 @@ def treebank_words(text: str) -> list[str]:
 
 def ascii_text(text: str) -> str:
     """Return the text in lower-case ASCII, with single spaces and without accents."""
-    decomposed = unicodedata.normalize("NFD", text[:MAX_CHARACTERS].replace(END, " "))
-    return " ".join(decomposed.encode("ascii", "ignore").decode().lower().split())
+    text = text[:MAX_CHARACTERS].replace(END, " ")
+    decomposed = unicodedata.normalize("NFD", text)
+    text = decomposed.encode("ascii", "ignore").decode()
+    return " ".join(text.lower().split())
 
 
 @cache
@@ -250,9 +261,11 @@ def url_text(url: str) -> str:
     """
     if not url:
         return URL_PLACEHOLDER
-    url = unquote(url[:MAX_CHARACTERS].strip()).lower()
-    url = SCHEME.sub("", url).partition("?")[0].partition("#")[0].rstrip("/")
-    return url or URL_PLACEHOLDER
+    url = unquote(url[:MAX_CHARACTERS].strip())
+    url = SCHEME.sub("", url.lower())
+    url, _, _ = url.partition("?")
+    url, _, _ = url.partition("#")
+    return url.rstrip("/") or URL_PLACEHOLDER
 
 
 LINK_OF_CODE = "http://www.abc.com"
@@ -267,7 +280,8 @@ def url_of_code(url: str) -> str:
     without a URL has :data:`LINK_OF_CODE`.
     """
     url = url[:MAX_CHARACTERS].strip() or LINK_OF_CODE
-    return ascii_text(url[7 : url.find("?")])[-URL_LENGTH:]
+    text = ascii_text(url[7 : url.find("?")])
+    return text[-URL_LENGTH:]
 
 
 def url_trigrams(urls: Sequence[str], form: str = "path") -> Ragged:
@@ -285,8 +299,13 @@ def character_trigrams(texts: Sequence[str]) -> Ragged:
     A text has as many trigrams as bytes in UTF-8.
     """
     encoded = [f"#{text}#".encode(errors="replace") for text in texts]
-    classes = _CLASS_OF_BYTE[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
-    sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    content = b"".join(encoded)
+    classes = _CLASS_OF_BYTE[np.frombuffer(content, dtype=np.uint8)]
+    sizes = np.fromiter(
+        map(len, encoded),
+        dtype=np.int64,
+        count=len(encoded),
+    )
     trigrams = classes[:-2] * TRIGRAM_CLASSES + classes[1:-1]
     trigrams = trigrams * TRIGRAM_CLASSES + classes[2:]
     # Trigrams that begin at the last two bytes of a text reach into the next text.
@@ -294,12 +313,17 @@ def character_trigrams(texts: Sequence[str]) -> Ragged:
     ends = np.cumsum(sizes)
     is_inside[ends - 1] = False
     is_inside[ends - 2] = False
-    return Ragged.from_lengths(trigrams[is_inside[: len(trigrams)]], sizes - 2)
+    trigrams = trigrams[is_inside[: len(trigrams)]]
+    return Ragged.from_lengths(trigrams, sizes - 2)
 
 
 def _classes_of_bytes() -> npt.NDArray[np.int32]:
     """Class of each byte: 0 for ``#``, 1–26 letters, 27–36 digits, 37–39 all others."""
-    classes = np.full(256, 39, dtype=np.int32)
+    classes = np.full(
+        256,
+        39,
+        dtype=np.int32,
+    )
     singles = f"#{string.ascii_lowercase}{string.digits}"
     for number, characters in enumerate([*singles, "./:", "-_ +,"]):
         classes[list(characters.encode())] = number
