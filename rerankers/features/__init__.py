@@ -127,7 +127,8 @@ class CandidateLists:
     def features(self, rows: Rows) -> Floats:
         """Return the rounded features of one of the lists: [N, K]."""
         candidates = self.candidates(rows)
-        values = np.empty((len(self.names), len(rows)), "f")
+        shape = (len(self.names), len(rows))
+        values = np.empty(shape, dtype=np.float32)
         number = 0
         for family in self._families:
             for column in family.columns(candidates):
@@ -175,7 +176,9 @@ def of_lists(
     """
 
     def compute(part: Rows) -> Iterator[tuple[Rows, Any]]:
-        for rows, result in _compute(pairs.alone(part), chosen, idf, recent, function):
+        part_pairs = pairs.alone(part)
+        results = _compute(part_pairs, chosen, idf, recent, function)
+        for rows, result in results:
             yield part[rows], result
 
     count = 1 if recent else min(processes(), len(pairs) // MANY)
@@ -228,7 +231,8 @@ def table(
     and errors are those of :class:`CandidateLists`.
     """
     names = names_of(chosen)
-    values = np.zeros((len(pairs), len(names)), dtype=np.float32)
+    shape = (len(pairs), len(names))
+    values = np.zeros(shape, dtype=np.float32)
     idf_of_queries = [idf] * len(pairs.queries)
     if pairs.resources:
         idf_of_queries = [

@@ -21,6 +21,9 @@ from tweetrerank.rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Resou
 from tweetrerank.rerankers.text.ragged import Ragged, Rows
 from tweetrerank.rerankers.text.words import words
 
+Array = npt.NDArray[Any]
+Signal = npt.NDArray[np.float32]
+
 FEWEST_COMPARED = 33
 """Least number of candidates that are compared with one another, and whose order is
 read.
@@ -64,7 +67,7 @@ class CandidateList:
     query: str
     posts: PostTable
     doc_ids: Sequence[str]  # [N]; empty if unknown
-    signals: Mapping[str, npt.NDArray[np.float32]]
+    signals: Mapping[str, Signal]
     """Name -> numbers beside the texts [N]; see
     :class:`tweetrerank.rerankers.pairs.Pairs`."""
     words: WordTable  # Words of posts and query; shared by the topics
@@ -74,14 +77,14 @@ class CandidateList:
     def __len__(self) -> int:
         return len(self.posts)
 
-    def signal(self, name: str) -> npt.NDArray[np.float32]:
+    def signal(self, name: str) -> Signal:
         """Return a signal [N]; zeros if it is missing."""
         values = self.known_signal(name)
         if values is None:
             return np.zeros(len(self), dtype=np.float32)
         return values
 
-    def known_signal(self, name: str) -> npt.NDArray[np.float32] | None:
+    def known_signal(self, name: str) -> Signal | None:
         """Return a signal [N], or None if it is missing or NaN everywhere.
 
         The order of a short list is None, too.
@@ -138,14 +141,16 @@ class CandidateList:
         lengths = self.posts.column("words").lengths
         norm = 0.9 * (0.6 + 0.4 * lengths / self.mean_length)
         saturated = counts / (counts + norm[:, None])
-        return (saturated * weights).sum(axis=1) / max(weights.sum(), 1e-9)
+        scores = (saturated * weights).sum(axis=1)
+        return scores / max(weights.sum(), 1e-9)
 
     @cached_property
     def mean_length(self) -> float:
         """Mean number of words of a candidate; a usual number in a short list."""
         if self.is_short:
             return USUAL_LENGTH
-        return max(float(self.posts.column("words").lengths.mean()), 1.0)
+        lengths = self.posts.column("words").lengths
+        return max(float(lengths.mean()), 1.0)
 
     @cached_property
     def is_short(self) -> bool:
@@ -202,7 +207,11 @@ class CandidateList:
         """All words of posts and query, as arrays."""
         posts = self.posts.column("words")
         query = self.words.rows(self.query_tokens)
-        return Tokens(posts, self.columns.take(posts.values), self.columns.take(query))
+        return Tokens(
+            posts,
+            words=self.columns.take(posts.values),
+            query=self.columns.take(query),
+        )
 
     @cached_property
     def knows_frequencies(self) -> bool:
@@ -211,7 +220,8 @@ class CandidateList:
         if not len(places):
             return True
         idf = self.words.columns().idf[rows][places]
-        return bool((idf < CERTAIN).mean() >= LEAST_KNOWN and idf.mean() < RAREST_KNOWN)
+        share_known = (idf < CERTAIN).mean()
+        return bool(share_known >= LEAST_KNOWN and idf.mean() < RAREST_KNOWN)
 
     @cached_property
     def columns(self) -> WordColumns:
@@ -226,14 +236,15 @@ class CandidateList:
             return columns
         return columns._replace(idf=self._idf_among_candidates(len(columns.idf)))
 
-    def _idf_among_candidates(self, size: int) -> npt.NDArray[np.float32]:
+    def _idf_among_candidates(self, size: int) -> Signal:
         """IDF [``size``] of the words of the table; 1 for words of no candidate."""
         idf = np.ones(size, dtype=np.float32)
         posts = self.posts.column("words")
         # One number for each word of each post; repeated words are dropped.
         keys = np.unique(posts.owners * size + posts.values)
         words, holders = np.unique(keys % size, return_counts=True)
-        idf[words] = np.log1p(len(self) / holders) / np.log1p(len(self))
+        rarity = np.log1p(len(self) / holders)
+        idf[words] = rarity / np.log1p(len(self))
         return idf
 
     @cached_property
@@ -244,7 +255,8 @@ class CandidateList:
         Words of the query come first.
         """
         query = self.words.rows(self.query_tokens)
-        return numbered(np.concatenate([query, self.posts.column("words").values]))
+        posts = self.posts.column("words").values
+        return numbered(np.concatenate([query, posts]))
 
     def contains(self, column: Ragged) -> Bools:
         """Return whether each list has each word of the query: [N, Lq].
@@ -254,7 +266,8 @@ class CandidateList:
         rows = self.words.rows(self.query_words)
         is_there = np.zeros((len(column), len(rows)), dtype=np.bool_)
         for place, row in enumerate(rows.tolist()):
-            is_there[column.owners[column.values == row], place] = True
+            owners = column.owners[column.values == row]
+            is_there[owners, place] = True
         return is_there
 
     def shares(self, is_there: Bools) -> Floats:
@@ -262,7 +275,8 @@ class CandidateList:
 
         The share is 0 for a query without words.
         """
-        return is_there.sum(axis=1) / max(1, is_there.shape[1])
+        count = max(1, is_there.shape[1])
+        return is_there.sum(axis=1) / count
 
 
 class Tokens(NamedTuple):
@@ -272,28 +286,28 @@ class Tokens(NamedTuple):
     words: WordColumns  # Each [T]
     query: WordColumns  # Each [Lq], in the query's order
 
-    def mean(self, values: npt.NDArray[np.generic]) -> Floats:
+    def mean(self, values: Array) -> Floats:
         """Return the mean of ``values`` [T] over each post's words: [N].
 
         The mean is 0 for a post without words.
         """
         return self.total(values) / np.maximum(self.posts.lengths, 1)
 
-    def total(self, values: npt.NDArray[np.generic]) -> Floats:
+    def total(self, values: Array) -> Floats:
         """Return the sum of ``values`` [T] over each post's words: [N]."""
         return sums(self.posts.owners, values, len(self.posts))
 
 
 def sums(
     owners: Rows,
-    values: npt.NDArray[np.generic],
+    values: Array,
     size: int,
 ) -> Floats:
     """Return the sum of the ``values`` [T] of each owner [T]: [``size``]."""
     return np.bincount(owners, weights=values, minlength=size).astype(np.float64)
 
 
-def numbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Rows]:
+def numbered(values: Array) -> tuple[Array, Rows]:
     """Number T integers of at least 0 in the order of their first appearance.
 
     Returns the distinct values [V] and the number of each value [T]. With these
@@ -301,8 +315,10 @@ def numbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Rows]:
     sorted.
     """
     places = np.arange(len(values))
-    first = np.empty(int(values.max(initial=-1)) + 1, dtype=np.int64)
-    first[values[::-1]] = places[::-1]  # Of equal indices the last assignment holds
+    highest = int(values.max(initial=-1))
+    first = np.empty(highest + 1, dtype=np.int64)
+    first[values[::-1]] = places[::-1]  # The last assignment to an index holds
     first_places = first[values]  # [T]
     is_first = first_places == places
-    return values[is_first], (np.cumsum(is_first) - 1)[first_places]
+    numbers = np.cumsum(is_first) - 1
+    return values[is_first], numbers[first_places]

@@ -21,11 +21,15 @@ class Family(NamedTuple):
     columns: Compute
 
 
+Build = Callable[[str], Family]
+"""Parameter -> its family. Raises RerankerError for a wrong parameter."""
+
+
 class ParametricFamily(NamedTuple):
     """Families that differ in a parameter: ``signal:rm3``, ``signal:bm25``."""
 
     parameter: str  # Name for messages
-    build: Callable[[str], Family]  # Raises RerankerError for a wrong parameter
+    build: Build
 
 
 FAMILIES: dict[str, Family] = {}
@@ -47,15 +51,13 @@ def family(names: str, *signals: str) -> Callable[[Compute], Compute]:
     return register
 
 
-def parametric_family(
-    parameter: str,
-) -> Callable[[Callable[[str], Family]], Callable[[str], Family]]:
+def parametric_family(parameter: str) -> Callable[[Build], Build]:
     """Register the decorated function, which builds a family from a parameter.
 
     ``parameter``: its name for messages.
     """
 
-    def register(build: Callable[[str], Family]) -> Callable[[str], Family]:
+    def register(build: Build) -> Build:
         PARAMETRIC[build.__name__] = ParametricFamily(parameter, build)
         return build
 

@@ -53,7 +53,8 @@ def feedback(candidates: CandidateList) -> Columns:
     short list of given candidates.
     """
     if not len(candidates) or candidates.is_short:
-        return [np.full(len(candidates), np.nan)] * (2 * len(DEPTHS))
+        unknown = np.full(len(candidates), np.nan)
+        return [unknown] * (2 * len(DEPTHS))
     weights = weights_of(candidates.evidence)
     every, is_query_stem = _vectors(candidates.tokens)
     rest = every.take(~is_query_stem)
@@ -72,7 +73,8 @@ def weights_of(scores: Floats, depths: Sequence[int] = DEPTHS) -> Floats:
     """
     places = [-min(depth, len(scores)) for depth in depths]
     lowest = np.sort(scores)[places]  # [K]
-    return np.where(scores[:, None] >= lowest, scores[:, None] + _MINIMUM_WEIGHT, 0.0)
+    column = scores[:, None]
+    return np.where(column >= lowest, column + _MINIMUM_WEIGHT, 0.0)
 
 
 def likeness(
@@ -95,9 +97,9 @@ def likeness(
     """
     cross_terms = weights * with_others
     own_terms = weights**2 * squares[:, None]
-    square_lengths = (cross_terms.sum(axis=0) - 2.0 * cross_terms) + (
-        own_terms.sum(axis=0) - own_terms
-    )
+    other_cross_terms = cross_terms.sum(axis=0) - 2.0 * cross_terms
+    other_terms = own_terms.sum(axis=0) - own_terms
+    square_lengths = other_cross_terms + other_terms
     is_long = square_lengths > 1e-9  # Rounding can give 0 or a little less
     lengths = np.sqrt(np.where(is_long, square_lengths, 1.0))
     return np.where(is_long, with_others / lengths, 0.0)
@@ -112,7 +114,11 @@ class _Vectors(NamedTuple):
 
     def take(self, entries: Bools) -> "_Vectors":
         """Some of the entries [E]."""
-        return _Vectors(self.post[entries], self.stem[entries], self.value[entries])
+        return _Vectors(
+            self.post[entries],
+            self.stem[entries],
+            self.value[entries],
+        )
 
     def with_sums(self, weights: Floats) -> Floats:
         """Products z_i · Σ_j w_jk z_j of the vectors z, for weights [N, K]: [N, K]."""
@@ -146,12 +152,13 @@ def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
         dtype=np.float32,
     )
     np.minimum.at(idf, numbers, tokens.words.idf)
-    entries, counts = np.unique(
-        tokens.posts.owners * len(stems) + numbers, return_counts=True
-    )
+    entries = tokens.posts.owners * len(stems) + numbers
+    entries, counts = np.unique(entries, return_counts=True)
     post, stem = np.divmod(entries, max(1, len(stems)))
     value = (1.0 + np.log(counts)) * idf[stem]
-    length = np.sqrt(sums(post, value * value, len(tokens.posts)))
-    value = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
+    squares = sums(post, value * value, len(tokens.posts))
+    lengths = np.sqrt(squares)[post]
+    value = value / np.maximum(lengths, 1e-9)
+    value = value.astype(np.float32).astype(np.float64)
     is_query_stem = among(stems, np.sort(tokens.query.stem))
-    return _Vectors(post, stem, value.astype(np.float64)), is_query_stem[stem]
+    return _Vectors(post, stem, value), is_query_stem[stem]

@@ -76,7 +76,10 @@ class JudgedPosts:
             topics: text of each topic, and doc_id -> grade.
             texts: doc_id -> text. A judged post without a text is left out.
         """
-        keys = {doc_id: key_of(text) for doc_id, text in texts.items() if text}
+        keys = {}
+        for doc_id, text in texts.items():
+            if text:
+                keys[doc_id] = key_of(text)
         topics_by_key = []
         for topic, grades in topics:
             grades_by_key = {}
@@ -94,7 +97,8 @@ class JudgedPosts:
         """
         try:
             topics = json.loads(path.read_text(encoding="utf-8"))
-            return cls([(str(text), dict(grades)) for text, grades in topics])
+            judgments = [(str(text), dict(grades)) for text, grades in topics]
+            return cls(judgments)
         except (OSError, ValueError, TypeError) as error:
             raise RerankerError(
                 f"{path}: found no judgments that can be read ({error}); "
@@ -103,7 +107,8 @@ class JudgedPosts:
 
     def content(self) -> bytes:
         """Return the topics as JSON."""
-        return json.dumps(self._topics, ensure_ascii=False).encode(errors="replace")
+        topics = json.dumps(self._topics, ensure_ascii=False)
+        return topics.encode(errors="replace")
 
     def features(
         self,
@@ -120,7 +125,8 @@ class JudgedPosts:
         for post_judgments in judgments:
             topics.update(number for number, _ in post_judgments)
         cosine_of = self._cosines(query, topics)
-        values = np.empty((len(texts), len(_NO_JUDGMENTS)), dtype=np.float32)
+        shape = (len(texts), len(_NO_JUDGMENTS))
+        values = np.empty(shape, dtype=np.float32)
         values[:] = _NO_JUDGMENTS
         for row, post_judgments in enumerate(judgments):
             relevant: list[float] = []
@@ -147,7 +153,8 @@ class JudgedPosts:
         ]
         # No matrix product: its rounding may depend on the number of rows, and trees
         # react to it.
-        cosines = np.einsum("je,e->j", self._vectors[numbers], text_vectors([query])[0])
+        vector = text_vectors([query])[0]
+        cosines = np.einsum("je,e->j", self._vectors[numbers], vector)
         return dict(zip(numbers, cosines.tolist(), strict=True))
 
 

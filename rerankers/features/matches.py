@@ -41,7 +41,8 @@ def overlap(candidates: CandidateList) -> Columns:
         axis=1,
     )  # [Lq, 4]
     common = candidates.contains(candidates.posts.column("words"))  # [N, Lq]
-    return list((common[:, :, None] * weights).sum(axis=1).T)
+    weighted = common[:, :, None] * weights  # [N, Lq, 4]
+    return list(weighted.sum(axis=1).T)
 
 
 @family("has_hashtag query_words")
@@ -66,10 +67,12 @@ def links(candidates: CandidateList) -> Columns:
     URL's host or path (``cut`` of ``bbc.co.uk/service-cuts``), in [0, 1].
     """
     urls = candidates.posts.column("link")
-    is_there = np.zeros((len(urls), len(candidates.query_words)), dtype=np.bool_)
-    for column, word in enumerate(candidates.query_words):
-        letters = np.frombuffer(word.encode(errors="surrogatepass"), dtype=np.uint8)
-        is_there[_holders(urls, letters), column] = True
+    words = candidates.query_words
+    is_there = np.zeros((len(urls), len(words)), dtype=np.bool_)
+    for column, word in enumerate(words):
+        letters = word.encode(errors="surrogatepass")
+        holders = _holders(urls, np.frombuffer(letters, dtype=np.uint8))
+        is_there[holders, column] = True
     return [urls.lengths > 0, candidates.shares(is_there)]
 
 
@@ -82,8 +85,8 @@ def _holders(lists: Ragged, phrase: npt.NDArray[Any]) -> Rows:
     for offset, value in enumerate(phrase):
         places = places[values[places + offset] == value]
     holders = np.searchsorted(lists.starts, places, side="right") - 1
-    is_inside = places + size <= lists.starts[holders + 1]
-    return holders[is_inside]
+    ends = lists.starts[holders + 1]
+    return holders[places + size <= ends]
 
 
 @family("bm25 bm25_minmax bm25_z bm25_log_rank ql ql_minmax ql_z ql_log_rank")
@@ -137,8 +140,9 @@ def _likelihood(candidates: CandidateList) -> Floats:
     lengths = candidates.posts.column("words").lengths
     # Share of all words, for a word that occurs once in each of n among N posts
     background = np.exp(-RANGE * stems.idf) / candidates.mean_length
-    log_lengths = np.log(MU / (MU + lengths))[:, None]
-    ratios = np.log1p(stems.counts / (MU * background)) + log_lengths
+    log_lengths = np.log(MU / (MU + lengths))
+    log_counts = np.log1p(stems.counts / (MU * background))
+    ratios = log_counts + log_lengths[:, None]
     return ratios.sum(axis=1) / max(1, len(stems.idf))
 
 
@@ -154,13 +158,15 @@ def grams(candidates: CandidateList) -> Columns:
     All are NaN in a short list of given candidates.
     """
     if candidates.is_short or not len(candidates):
-        return [np.full(len(candidates), np.nan)] * 4
+        unknown = np.full(len(candidates), np.nan)
+        return [unknown] * 4
     query = distinct_grams(candidates.spaced_query, 4).values  # [G]
     posts = candidates.posts.column("grams")
     is_common = among(posts.values, query)
     places = np.searchsorted(query, posts.values[is_common])
     holders = np.bincount(places, minlength=len(query))
-    weights = np.log1p((len(posts) - holders + 0.5) / (holders + 0.5))  # [G]
+    others = len(posts) - holders
+    weights = np.log1p((others + 0.5) / (holders + 0.5))  # [G]
     sums = np.bincount(posts.owners[is_common], weights[places], len(posts))
     mean_length = max(float(posts.lengths.mean()), 1.0)
     norm = 1 + 0.9 * (0.25 + 0.75 * posts.lengths / mean_length)
@@ -229,7 +235,8 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     )
     last_seen[np.arange(len(places)), columns] = places
     last_seen = np.maximum.accumulate(last_seen, axis=0)  # [H, S]
-    begins = np.where(is_there[posts], last_seen, len(tokens.words.stem)).min(axis=1)
+    end = len(tokens.words.stem)
+    begins = np.where(is_there[posts], last_seen, end).min(axis=1)
     positions = tokens.posts.positions[places]
     is_complete = begins >= places - positions
     lengths = places - begins + 1.0
@@ -237,7 +244,8 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     np.minimum.at(shortest, posts[is_complete], lengths[is_complete])
     first = np.full(count, np.inf)
     np.minimum.at(first, posts, positions)
-    return is_there.sum(axis=1) / shortest, 1.0 / (1.0 + first)
+    proximity = is_there.sum(axis=1) / shortest
+    return proximity, 1.0 / (1.0 + first)
 
 
 def _content_stems(tokens: Tokens) -> npt.NDArray[np.int32]:
@@ -257,4 +265,6 @@ def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
     is_common = among(posts.values, query)
     common = np.bincount(posts.owners[is_common], minlength=len(posts))
     either = posts.lengths + len(query) - common
-    return common / np.maximum(either, 1), common / max(1, len(query))
+    jaccard = common / np.maximum(either, 1)
+    share = common / max(1, len(query))
+    return jaccard, share

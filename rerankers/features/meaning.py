@@ -79,13 +79,13 @@ def meaning(name: str) -> Family:
         )
 
     def columns(candidates: CandidateList) -> Columns:
-        unknown = [np.full(len(candidates), np.nan)] * len(NAMES)
+        unknown = np.full(len(candidates), np.nan)
         space = general() if name == GENERAL else candidates.resources.get(name)
         if not space or not len(candidates):
-            return unknown
+            return [unknown] * len(NAMES)
         words = _Words.of(candidates, space)
         if not words.are_known:
-            return unknown
+            return [unknown] * len(NAMES)
         return _columns(candidates, words)
 
     return Family(NAMES, (FIRST_STAGE,), columns)
@@ -101,10 +101,10 @@ def _columns(candidates: CandidateList, words: "_Words") -> Columns:
     idf_sums = words.sums(weights.astype(np.float32))
     first_stage = candidates.evidence
     mixed = (minmax(cosine) + first_stage) / 2
-    centroid_weights = np.concatenate(
-        [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))], axis=1
-    )
-    feedback = _feedback(sums[1:], centroid_weights)  # [N, K]
+    first_stage_weights = weights_of(first_stage, DEPTHS)
+    mixed_weights = weights_of(mixed, (10,))
+    centroids = np.concatenate([first_stage_weights, mixed_weights], axis=1)
+    feedback = _feedback(sums[1:], centroids)  # [N, K]
     return [
         cosine,
         factor * minmax(cosine),
@@ -130,7 +130,8 @@ class _Words(NamedTuple):
         space: WordSpace,
     ) -> Self:
         rows, numbers = candidates.distinct_words
-        starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
+        posts = candidates.posts.column("words")
+        starts = len(candidates.query_tokens) + posts.starts
         return cls(
             embeddings=candidates.words.vectors(rows, space),
             idf=candidates.columns.idf[rows],
@@ -185,8 +186,10 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
             axis=1,
         )
     weights = columns.idf[is_compared]
-    mean = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
-    return mean.astype(np.float64), best.min(axis=0).astype(np.float64)
+    weighted_sum = (best * weights[:, None]).sum(axis=0)
+    mean = weighted_sum / max(weights.sum(), 1e-9)
+    least = best.min(axis=0)
+    return mean.astype(np.float64), least.astype(np.float64)
 
 
 def _feedback(posts: Array, weights: Floats) -> Floats:

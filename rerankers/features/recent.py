@@ -78,9 +78,9 @@ class RecentPosts:
         """
 
         def read(numbers: Rows) -> PostTable:
-            posts = [
-                (pairs.texts[number], pairs.urls[number]) for number in numbers.tolist()
-            ]
+            posts = []
+            for number in numbers.tolist():
+                posts.append((pairs.texts[number], pairs.urls[number]))
             columns_of = self._find(posts, words)
             missing = [post for post in dict.fromkeys(posts) if post not in columns_of]
             if missing:
@@ -139,7 +139,8 @@ def _read(posts: Sequence[Post], words: WordTable) -> dict[Post, PostColumns]:
         content = lists.values.tobytes()
         borders = (lists.starts * lists.values.itemsize).tolist()
         columns.append([content[start:end] for start, end in pairwise(borders)])
-    return dict(zip(posts, zip(*columns, strict=True), strict=True))
+    columns_of_posts = zip(*columns, strict=True)
+    return dict(zip(posts, columns_of_posts, strict=True))
 
 
 def _table(posts: Sequence[PostColumns]) -> PostTable:
@@ -156,4 +157,5 @@ def _table(posts: Sequence[PostColumns]) -> PostTable:
 
 def _size(post: Post, columns: PostColumns) -> int:
     text, url = post
-    return OBJECTS + len(text) + len(url) + sum(map(len, columns))
+    content = sum(map(len, columns))
+    return OBJECTS + len(text) + len(url) + content

@@ -30,12 +30,14 @@ def z_score(values: npt.NDArray[np.floating]) -> Floats:
     The standard deviation has the divisor N.
     """
     deviations = values - values.mean()
-    return deviations / (np.sqrt(np.mean(deviations * deviations)) or np.inf)
+    deviation = np.sqrt(np.mean(deviations * deviations))
+    return deviations / (deviation or np.inf)
 
 
 def higher(values: npt.NDArray[np.floating]) -> Rows:
     """Count the values higher than each value: [N]."""
-    return len(values) - np.searchsorted(np.sort(values), values, side="right")
+    ascending = np.sort(values)
+    return len(values) - np.searchsorted(ascending, values, side="right")
 
 
 def normalised(scores: Floats) -> tuple[Floats, Floats, Floats]:

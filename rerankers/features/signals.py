@@ -70,7 +70,8 @@ def given(candidates: CandidateList) -> Columns:
         before = higher(-order)
         columns[2] = np.log1p(before)
         columns[3] = before / max(1, len(before))
-    columns[4] = np.log(max(len(candidates), lists.FEWEST_COMPARED - 1, 1))
+    size = max(len(candidates), lists.FEWEST_COMPARED - 1, 1)
+    columns[4] = np.log(size)
     return list(columns)
 
 
@@ -155,7 +156,8 @@ def _of_known(
     """
 
     def columns(candidates: CandidateList) -> Columns:
-        features = np.full((len(names), len(candidates)), np.nan)
+        shape = (len(names), len(candidates))
+        features = np.full(shape, np.nan)
         values = candidates.signals.get(key)
         if values is not None:
             is_known = ~np.isnan(values)

@@ -43,7 +43,8 @@ def milliseconds(doc_id: str) -> int | None:
 
     None if the identifier is not a number from 10^10 to 2^63 - 1 in ASCII digits.
     """
-    if not (doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 20):
+    is_number = doc_id.isascii() and doc_id.isdigit()
+    if not is_number or len(doc_id) >= 20:
         return None
     number = int(doc_id)
     if not _FIRST <= number < 2**63:
@@ -78,7 +79,8 @@ def temporal(candidates: CandidateList) -> Columns:
     ``age``: ln(1 + hours between this candidate and the newest).
     ``newer``: share of the candidates with a time that are newer, in [0, 1).
     """
-    values = np.zeros((2 * len(WIDTHS) + 2, len(candidates)))
+    shape = (2 * len(WIDTHS) + 2, len(candidates))
+    values = np.zeros(shape)
     # 0 for identifiers without a time
     times = np.array(
         [milliseconds(doc_id) or 0 for doc_id in candidates.doc_ids], dtype=np.int64
@@ -94,7 +96,8 @@ def _features(times: Rows, weights: Floats) -> list[npt.NDArray[np.floating]]:
     """All features of N candidates with times: each [N]."""
     ages = (times.max() - times) / _MILLISECONDS  # In hours
     # Sums over the other candidates: of their weights, and their number
-    stacked = np.stack([weights, np.ones(len(ages))], axis=1)  # [N, 2]
+    ones = np.ones(len(ages))
+    stacked = np.stack([weights, ones], axis=1)  # [N, 2]
     totals = stacked.sum(axis=0) - stacked
     totals = np.where(totals > _LEAST, totals, np.inf)
     densities = []
@@ -103,7 +106,7 @@ def _features(times: Rows, weights: Floats) -> list[npt.NDArray[np.floating]]:
         density, plain_density = (_sums(ages, stacked, width) / totals).T
         densities.append(density)
         surpluses.append(density / np.maximum(plain_density, _LEAST))
-    newer = np.searchsorted(np.sort(ages), ages, side="left") / len(ages)
+    newer = np.searchsorted(np.sort(ages), ages) / len(ages)
     return [*densities, *surpluses, np.log1p(ages), newer]
 
 
@@ -123,14 +126,18 @@ def _sums(
     size = int(left.max()) + 2
     grids = np.zeros((weights.shape[1], size))  # [W, size]
     for grid, weight in zip(grids, weights.T, strict=True):
-        grid += np.bincount(left, weights=weight * left_share, minlength=size)
-        grid[1:] += np.bincount(left, weights=weight * right_share, minlength=size - 1)
+        left_weights = weight * left_share
+        right_weights = weight * right_share
+        grid += np.bincount(left, left_weights, size)
+        grid[1:] += np.bincount(left, right_weights, size - 1)
     smooth = _smoothed(grids)
-    sums = smooth[:, left] * left_share + smooth[:, left + 1] * right_share
+    left_sums = smooth[:, left] * left_share
+    right_sums = smooth[:, left + 1] * right_share
     own_kernel = (
         left_share**2 + right_share**2 + 2.0 * _BESIDE * left_share * right_share
     )
-    others = sums.T - own_kernel[:, None] * weights
+    sums = (left_sums + right_sums).T
+    others = sums - own_kernel[:, None] * weights
     # Smaller values are rounding errors, of a candidate alone in its time.
     return np.where(others > 1e-9, others, 0.0)
 
@@ -156,6 +163,7 @@ def _smoothed(grids: Floats) -> Floats:
     size = grids.shape[1]
     padded = 1 << (size + _REACH * _STEPS).bit_length()
     waves = np.fft.rfftfreq(padded) * (2.0 * np.pi * _STEPS)
-    spectrum = np.exp(-0.5 * waves**2) * (_STEPS * np.sqrt(2.0 * np.pi))
+    height = _STEPS * np.sqrt(2.0 * np.pi)
+    spectrum = np.exp(-0.5 * waves**2) * height
     transformed = np.fft.rfft(grids, padded) * spectrum
     return np.fft.irfft(transformed, padded)[:, :size]

@@ -149,7 +149,8 @@ class WordTable:
 
     def cut(self, texts: Sequence[str]) -> Ragged:
         """Return the rows (int32) of the words of each text."""
-        rows = Ragged.split(self.rows(words.tokens_of(texts)), -1)
+        rows_and_ends = self.rows(words.tokens_of(texts))
+        rows = Ragged.split(rows_and_ends, -1)
         return Ragged(rows.values.astype(np.int32), rows.starts)
 
     def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
@@ -165,7 +166,8 @@ class WordTable:
         with self._lock:
             if space not in self._vectors:
                 self._vectors[space] = _SpaceVectors(space)
-            return self._vectors[space].take(rows, len(self), self.spelled)
+            vectors = self._vectors[space]
+            return vectors.take(rows, len(self), self.spelled)
 
     def columns(self) -> WordColumns:
         """Return the properties of all words.
@@ -240,7 +242,8 @@ class PostTable:
     def counted(self) -> CharacterCounts:
         """The column ``characters`` as arrays."""
         values = self.column("characters").values
-        return CharacterCounts(*values.reshape(-1, len(CharacterCounts._fields)).T)
+        counts = values.reshape(-1, len(CharacterCounts._fields))
+        return CharacterCounts(*counts.T)
 
     def take(self, rows: Rows) -> "PostTable":
         """Return the posts ``rows`` [M], in this order."""
@@ -268,7 +271,8 @@ class PostTable:
         def find(name: str) -> Ragged:
             return Ragged.joined([getattr(block, name) for block in blocks])
 
-        return cls(len(posts), find).take(np.array(rows, dtype=np.int64))
+        distinct_posts = cls(len(posts), find)
+        return distinct_posts.take(np.array(rows, dtype=np.int64))
 
 
 def spaced(texts: Iterable[Sequence[str]]) -> Ragged:
@@ -318,7 +322,10 @@ class _Block:
     def characters(self) -> Ragged:
         posts = code_points([text[: words.MAX_CHARACTERS] for text in self.texts])
         codes = posts.values
+        hashtags = [len(tags) for tags in self._hashtags]
         is_retweet = [bool(_RETWEET.match(text)) for text in self.texts]
+
+        is_digit = (codes >= ord("0")) & (codes <= ord("9"))
 
         def count(is_counted: Bools) -> Rows:
             owners = posts.owners[: len(is_counted)][is_counted]
@@ -326,12 +333,12 @@ class _Block:
 
         counts = CharacterCounts(
             characters=posts.lengths,
-            hashtags=np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
+            hashtags=np.array(hashtags, dtype=np.int64),
             is_retweet=np.array(is_retweet, dtype=np.int64),
             exclamation_marks=count(codes == ord("!")),
             question_marks=count(codes == ord("?")),
             other_scripts=count(codes > 127),
-            digits=count((codes >= ord("0")) & (codes <= ord("9"))),
+            digits=count(is_digit),
             elongations=count(_is_elongated(posts)),
         )
         table = np.stack(counts, axis=1).astype(np.int32)
@@ -362,7 +369,8 @@ def _is_elongated(posts: Ragged) -> Bools:
     lower = posts.values | 0x20  # ASCII letters in lower case
     is_letter = (lower >= ord("a")) & (lower <= ord("z"))
     is_same_post = posts.owners[:-1] == posts.owners[1:]
-    is_twice = (lower[:-1] == lower[1:]) & is_same_post & is_letter[:-1]
+    is_same = lower[:-1] == lower[1:]
+    is_twice = is_same & is_same_post & is_letter[:-1]
     return is_twice[:-1] & is_twice[1:]
 
 
