@@ -182,9 +182,10 @@ def of_lists(
             yield part[rows], result
 
     count = 1 if recent else min(processes(), len(pairs) // MANY)
-    parts = _parts(pairs, count) if count > 1 else []
-    if len(parts) > 1:
-        return in_processes(compute, parts)
+    if count > 1:
+        shares = _shares(pairs, count)
+        if len(shares) > 1:
+            return in_processes(compute, shares)
     return _compute(
         pairs,
         chosen,
@@ -211,13 +212,13 @@ def _compute(
         yield rows, function(lists.features(rows))
 
 
-def _parts(pairs: Pairs, count: int) -> list[Rows]:
-    """Rows of the pairs of each process; all pairs of a query are in one part."""
+def _shares(pairs: Pairs, count: int) -> list[Rows]:
+    """Rows of the pairs of each process; all pairs of a query are in one share."""
     lists = lists_of(pairs.query_index)
-    parts = []
+    shares = []
     for number in range(min(count, len(lists))):
-        parts.append(np.concatenate(lists[number::count]))
-    return parts
+        shares.append(np.concatenate(lists[number::count]))
+    return shares
 
 
 def table(

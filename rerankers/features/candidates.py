@@ -42,9 +42,9 @@ LEAST_KNOWN = 0.5
 RAREST_KNOWN = 0.57
 """Least mean IDF of all words where the source of IDF is one of another language.
 
-By English frequencies, English texts of other kinds have .25 to .45. Of 446 lists of
-tweets 12 have .55 and more. Other languages in Latin script have .58 and more: many of
-their words occur in English texts, rarely.
+By English frequencies, English texts of other kinds have .25 to .45. Only 12 of 446
+lists of tweets have .55 and more. Other languages in Latin script have .58 and more:
+many of their words occur in English texts, rarely.
 """
 
 
@@ -68,7 +68,7 @@ class CandidateList:
     posts: PostTable
     doc_ids: Sequence[str]  # [N]; empty if unknown
     signals: Mapping[str, Signal]
-    """Name -> numbers beside the texts [N]; see
+    """Name -> numbers of the candidates [N]; see
     :class:`tweetrerank.rerankers.pairs.Pairs`."""
     words: WordTable  # Words of posts and query; shared by the topics
     resources: Resources = field(default_factory=dict)  # Knowledge of the collection
@@ -175,8 +175,11 @@ class CandidateList:
         idf = np.full(len(stems), np.inf)
         np.minimum.at(idf, places, query.idf)
         posts, post_words, _ = self.tokens
-        # In column order, as it is filled
-        counts = np.zeros((len(self), len(stems)), order="F")
+        # In column order: the loop fills columns.
+        counts = np.zeros(
+            (len(self), len(stems)),
+            order="F",
+        )
         for column, stem in zip(counts.T, stems, strict=True):
             owners = posts.owners[post_words.stem == stem]
             column += np.bincount(owners, None, len(self))
@@ -264,14 +267,17 @@ class CandidateList:
         ``column``: N lists of rows of words.
         """
         rows = self.words.rows(self.query_words)
-        is_there = np.zeros((len(column), len(rows)), dtype=np.bool_)
+        is_there = np.zeros(
+            (len(column), len(rows)),
+            dtype=np.bool_,
+        )
         for place, row in enumerate(rows.tolist()):
             owners = column.owners[column.values == row]
             is_there[owners, place] = True
         return is_there
 
     def shares(self, is_there: Bools) -> Floats:
-        """Return the share of the query's words that are there [N, Lq]: [N].
+        """Return the share of the query's words with a flag of True [N, Lq]: [N].
 
         The share is 0 for a query without words.
         """

@@ -124,7 +124,10 @@ class _Vectors(NamedTuple):
         """Products z_i · Σ_j w_jk z_j of the vectors z, for weights [N, K]: [N, K]."""
         products = []
         for weight in weights.T:
-            centroid = np.bincount(self.stem, self.value * weight[self.post])
+            centroid = np.bincount(
+                self.stem,
+                self.value * weight[self.post],
+            )
             terms = self.value * centroid[self.stem]
             products.append(sums(self.post, terms, len(weight)))
         return np.stack(products, axis=1)
@@ -154,7 +157,10 @@ def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
     np.minimum.at(idf, numbers, tokens.words.idf)
     entries = tokens.posts.owners * len(stems) + numbers
     entries, counts = np.unique(entries, return_counts=True)
-    post, stem = np.divmod(entries, max(1, len(stems)))
+    post, stem = np.divmod(
+        entries,
+        max(1, len(stems)),
+    )
     value = (1.0 + np.log(counts)) * idf[stem]
     squares = sums(post, value * value, len(tokens.posts))
     lengths = np.sqrt(squares)[post]

@@ -68,7 +68,10 @@ def links(candidates: CandidateList) -> Columns:
     """
     urls = candidates.posts.column("link")
     words = candidates.query_words
-    is_there = np.zeros((len(urls), len(words)), dtype=np.bool_)
+    is_there = np.zeros(
+        (len(urls), len(words)),
+        dtype=np.bool_,
+    )
     for column, word in enumerate(words):
         letters = word.encode(errors="surrogatepass")
         holders = _holders(urls, np.frombuffer(letters, dtype=np.uint8))
@@ -165,9 +168,13 @@ def grams(candidates: CandidateList) -> Columns:
     is_common = among(posts.values, query)
     places = np.searchsorted(query, posts.values[is_common])
     holders = np.bincount(places, minlength=len(query))
-    others = len(posts) - holders
-    weights = np.log1p((others + 0.5) / (holders + 0.5))  # [G]
-    sums = np.bincount(posts.owners[is_common], weights[places], len(posts))
+    non_holders = len(posts) - holders
+    weights = np.log1p((non_holders + 0.5) / (holders + 0.5))  # [G]
+    sums = np.bincount(
+        posts.owners[is_common],
+        weights[places],
+        len(posts),
+    )
     mean_length = max(float(posts.lengths.mean()), 1.0)
     norm = 1 + 0.9 * (0.25 + 0.75 * posts.lengths / mean_length)
     scores = sums / norm / max(weights.sum(), 1e-9)
@@ -224,7 +231,10 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
         return np.zeros(count), np.zeros(count)
     columns = np.searchsorted(stems, tokens.words.stem[places])
     posts = tokens.posts.owners[places]
-    is_there = np.zeros((count, len(stems)), dtype=np.bool_)
+    is_there = np.zeros(
+        (count, len(stems)),
+        dtype=np.bool_,
+    )
     is_there[posts, columns] = True
     # The shortest part that ends at a place begins at the earliest of the query words'
     # last occurrences so far. It is complete if none of them is in an earlier post.
@@ -263,7 +273,10 @@ def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
     query = distinct_grams(candidates.spaced_query, 3).values
     posts = candidates.posts.column("trigrams")  # Distinct in each post
     is_common = among(posts.values, query)
-    common = np.bincount(posts.owners[is_common], minlength=len(posts))
+    common = np.bincount(
+        posts.owners[is_common],
+        minlength=len(posts),
+    )
     either = posts.lengths + len(query) - common
     jaccard = common / np.maximum(either, 1)
     share = common / max(1, len(query))

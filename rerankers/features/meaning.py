@@ -68,9 +68,9 @@ def meaning(name: str) -> Family:
     ``mixed_feedback``: the same with the best 10 by ``cosine_minmax`` + min–max
     first-stage score.
     ``mixed_minmax``: half this sum, in [0, 1].
-    Features are 0 where a text has no words. Those that compare the candidates are NaN
-    in a short list of given candidates. All are NaN if there is no such space, or if it
-    knows too few words of the list.
+    Features are 0 where a text has no words. Features that compare the candidates are
+    NaN in a short list of given candidates. All are NaN if there is no such space, or
+    if it knows too few words of the list.
     """
     if name not in (GENERAL, ADAPTED):
         raise RerankerError(
@@ -119,7 +119,7 @@ def _columns(candidates: CandidateList, words: "_Words") -> Columns:
 class _Words(NamedTuple):
     """The V distinct words of a query and its N posts."""
 
-    embeddings: Embeddings  # Of the V words, those of the query first
+    embeddings: Embeddings  # [V], words of the query first
     idf: Array  # [V]
     texts: Ragged  # Numbers of the words of the query, and of each post
 
@@ -175,7 +175,10 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     if not len(query):
         return np.zeros(count), np.zeros(count)
     cosines = np.einsum("qe,ve->qv", query, vectors) / np.maximum(lengths, SHORT)
-    best = np.zeros((len(query), count), dtype=np.float32)
+    best = np.zeros(
+        (len(query), count),
+        dtype=np.float32,
+    )
     has_words = words.texts.lengths[1:] > 0
     starts = words.texts.starts[1:-1][has_words]
     if len(starts):

@@ -14,9 +14,9 @@ from tweetrerank.rerankers.features.family import Columns, family
 def quality(candidates: CandidateList) -> Columns:
     """Indicators of Weerkamp & de Rijke (ACL 2008) for blog posts, and for tweets.
 
-    Those for tweets are of Massoudi et al. (ECIR 2011) and Duan et al. (COLING 2010):
-    length, hashtags, reposts, punctuation, emphasis and unknown words. The papers do
-    not specify thresholds and lists of words; those here are our choice.
+    The indicators for tweets are of Massoudi et al. (ECIR 2011) and Duan et al. (COLING
+    2010): length, hashtags, reposts, punctuation, emphasis and unknown words. The
+    papers do not specify thresholds and lists of words; those here are our choice.
 
     ``words``, ``characters``, ``hashtags``: their numbers.
     ``is_retweet``: 1 if the post begins with ``RT``, else 0.

@@ -129,7 +129,10 @@ class RecentPosts:
                 self.bytes -= _size(oldest, columns)
 
 
-def _read(posts: Sequence[Post], words: WordTable) -> dict[Post, PostColumns]:
+def _read(
+    posts: Sequence[Post],
+    words: WordTable,
+) -> dict[Post, PostColumns]:
     """The columns of distinct posts."""
     texts, urls = zip(*posts, strict=True)
     table = PostTable.read(texts, urls, words)
@@ -148,7 +151,11 @@ def _table(posts: Sequence[PostColumns]) -> PostTable:
     columns = {}
     for number, (name, kind) in enumerate(COLUMNS.items()):
         contents = [post[number] for post in posts]
-        sizes = np.fromiter(map(len, contents), np.int64, len(contents))
+        sizes = np.fromiter(
+            map(len, contents),
+            np.int64,
+            len(contents),
+        )
         values = np.frombuffer(b"".join(contents), kind)
         lengths = sizes // np.dtype(kind).itemsize
         columns[name] = Ragged.from_lengths(values, lengths)

@@ -109,7 +109,7 @@ def signal(name: str) -> Family:
 
 @parametric_family("NAME")
 def number(name: str) -> Family:
-    """A number beside the text, compared with those of the other candidates.
+    """A number of a post, compared with those of the other candidates.
 
     ``value``: the number, in single precision.
     ``rank_share``: share of the known numbers that are higher, in [0, 1).

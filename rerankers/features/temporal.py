@@ -1,10 +1,10 @@
 """Time of a post, and density of the best candidates at this time.
 
 Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the
-candidates' times, weighted by their scores, show when the topic was discussed. A
-candidate is left out of its own density. Densities are computed on a grid with linear
-binning of the weights (Fan & Marron, JCGS 1994), so the work grows linearly with the
-number of candidates.
+candidates' times, weighted by their scores, show when the topic was discussed. The
+density of a candidate leaves the candidate out. Densities are computed on a grid with
+linear binning of the weights (Fan & Marron, JCGS 1994), so the work grows linearly with
+the number of candidates.
 
 A tweet's identifier contains its time: the bits above the lowest 22 are milliseconds
 since 4 November 2010 (Twitter's Snowflake). Candidates with other identifiers, also
@@ -23,7 +23,7 @@ from tweetrerank.rerankers.text.ragged import Rows
 
 WIDTHS = (2.0, 6.0, 24.0)  # Standard deviations of the kernels in hours
 
-_MILLISECONDS = 3_600_000.0  # Of an hour
+_HOUR = 3_600_000.0  # In milliseconds
 
 _STEPS = 16  # Steps of the grid in a kernel's width
 _BESIDE = float(np.exp(-0.5 / _STEPS**2))  # Height of a kernel one step from its centre
@@ -92,9 +92,12 @@ def temporal(candidates: CandidateList) -> Columns:
     return list(values)
 
 
-def _features(times: Rows, weights: Floats) -> list[npt.NDArray[np.floating]]:
+def _features(
+    times: Rows,
+    weights: Floats,
+) -> list[npt.NDArray[np.floating]]:
     """All features of N candidates with times: each [N]."""
-    ages = (times.max() - times) / _MILLISECONDS  # In hours
+    ages = (times.max() - times) / _HOUR
     # Sums over the other candidates: of their weights, and their number
     ones = np.ones(len(ages))
     stacked = np.stack([weights, ones], axis=1)  # [N, 2]
@@ -148,7 +151,10 @@ def _places(ages: Floats, width: float) -> Floats:
     sorted_ages = ages[order] / width
     # Gaps are cut to the kernels' reach, so the number of candidates bounds the size of
     # the grid.
-    gaps = np.minimum(np.diff(sorted_ages, prepend=sorted_ages[0]), _REACH)
+    gaps = np.minimum(
+        np.diff(sorted_ages, prepend=sorted_ages[0]),
+        _REACH,
+    )
     places = np.empty(len(ages))
     places[order] = np.cumsum(gaps) * _STEPS
     return places

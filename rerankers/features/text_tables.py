@@ -69,7 +69,10 @@ class _Numbers(dict[str, int]):
     their numbers.
     """
 
-    def __init__(self, form: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        form: Callable[[str], str] = str,
+    ) -> None:
         super().__init__()
         self.strings: list[str] = []
         self._form = form
@@ -153,7 +156,10 @@ class WordTable:
         rows = Ragged.split(rows_and_ends, -1)
         return Ragged(rows.values.astype(np.int32), rows.starts)
 
-    def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
+    def spelled(
+        self,
+        rows: npt.NDArray[np.integer],
+    ) -> list[str]:
         """Return the words of rows [L]."""
         return list(map(self._words.strings.__getitem__, rows.tolist()))
 
@@ -172,8 +178,8 @@ class WordTable:
     def columns(self) -> WordColumns:
         """Return the properties of all words.
 
-        Those of words that are new since the last call are added. Arrays that an
-        earlier call returned are not changed.
+        Words that are new since the last call are added. Arrays that an earlier call
+        returned are not changed.
         """
         with self._lock:
             new_words = self._words.strings[len(self._columns) :]
@@ -247,7 +253,10 @@ class PostTable:
 
     def take(self, rows: Rows) -> "PostTable":
         """Return the posts ``rows`` [M], in this order."""
-        return PostTable(len(rows), lambda name: self.column(name).take(rows))
+        return PostTable(
+            len(rows),
+            lambda name: self.column(name).take(rows),
+        )
 
     @classmethod
     def read(

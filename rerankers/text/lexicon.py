@@ -47,7 +47,10 @@ class Lexicon:
         """Number the distinct tokens of texts; each text ends with END."""
         row_of = {END: 0}
         rows = [row_of.setdefault(token, len(row_of)) for token in tokens]
-        lists = Ragged.split(np.array(rows, dtype=np.int64), 0)
+        lists = Ragged.split(
+            np.array(rows, dtype=np.int64),
+            0,
+        )
         words = list(row_of)[1:]
         if shorten:
             words = [shortened(word) for word in words]

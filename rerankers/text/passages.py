@@ -22,7 +22,10 @@ Counts = npt.NDArray[np.int64]
 _PIECE = re.compile(rf"(?s:.{{1,{HALF}}}(?=\s|\Z)|.{{{HALF}}})")
 
 
-def best_passages(queries: Sequence[str], texts: Sequence[str]) -> list[str]:
+def best_passages(
+    queries: Sequence[str],
+    texts: Sequence[str],
+) -> list[str]:
     """Return the part of each of N texts that a model should read for its query.
 
     A short text is returned as it is, a long one as its best passage. A passage has at
@@ -43,12 +46,18 @@ def best_passages(queries: Sequence[str], texts: Sequence[str]) -> list[str]:
     return passages
 
 
-def _best(query: str, texts: Sequence[str]) -> list[str]:
+def _best(
+    query: str,
+    texts: Sequence[str],
+) -> list[str]:
     """Best passage of each of N long texts."""
     pieces = [_PIECE.findall(text) for text in texts]
     # Each piece but the last of its text begins a passage.
     ends = np.cumsum([len(text_pieces) for text_pieces in pieces])
-    begins = np.delete(np.arange(ends[-1]), ends - 1)
+    begins = np.delete(
+        np.arange(ends[-1]),
+        ends - 1,
+    )
     all_pieces = list(chain.from_iterable(pieces))
     scores = _bm25(query[:MAX_CHARACTERS], all_pieces, begins)
     passage_ends = ends[:-1] - np.arange(1, len(pieces))
@@ -70,14 +79,17 @@ def _bm25(
     counts = counts[begins] + counts[begins + 1]  # [P, S]
     lengths = lengths[begins] + lengths[begins + 1]  # [P]
     holders = (counts > 0).sum(axis=0)
-    others = len(counts) - holders
-    idf = np.log1p((others + 0.5) / (holders + 0.5))
+    non_holders = len(counts) - holders
+    idf = np.log1p((non_holders + 0.5) / (holders + 0.5))
     mean_length = max(lengths.mean(), 1.0)
     norm = 0.9 * (0.6 + 0.4 * lengths / mean_length)
     return counts / (counts + norm[:, None]) @ idf
 
 
-def _counts(query: str, pieces: Sequence[str]) -> tuple[Counts, Rows]:
+def _counts(
+    query: str,
+    pieces: Sequence[str],
+) -> tuple[Counts, Rows]:
     """Occurrences [N, S] of the query's S stems in N pieces, and their lengths [N].
 
     Lengths are in words. Function words count only if the query has no other words.
@@ -87,10 +99,10 @@ def _counts(query: str, pieces: Sequence[str]) -> tuple[Counts, Rows]:
     # Sorted: sums of scores must not depend on the process's hash seed.
     stems = sorted(set(map(stem, content_words or query_words)))
     column_of = {name: column for column, name in enumerate(stems)}
-    others = len(stems)  # One more column for all other words
+    other_words = len(stems)  # One more column for all other words
     lexicon = Lexicon.from_texts(pieces)
     columns = np.array(
-        [column_of.get(stem(word), others) for word in lexicon.words],
+        [column_of.get(stem(word), other_words) for word in lexicon.words],
         dtype=np.int64,
     )
     shape = (len(pieces), len(stems) + 1)

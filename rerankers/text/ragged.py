@@ -143,7 +143,10 @@ def sums_of(
     if weights is None:
         weights = np.ones(len(lists.values), dtype=np.float32)
     count, size = vectors.shape
-    sums = np.zeros((len(lists), size), dtype=np.float32)
+    sums = np.zeros(
+        (len(lists), size),
+        dtype=np.float32,
+    )
     _sparse_product()(
         len(lists),
         count,
@@ -206,7 +209,10 @@ class Growing:
     def _enlarge(self, capacity: int) -> None:
         buffers = []
         for rows in self.arrays():
-            buffer = np.empty((capacity, *rows.shape[1:]), rows.dtype)
+            buffer = np.empty(
+                (capacity, *rows.shape[1:]),
+                rows.dtype,
+            )
             buffer[: self._size] = rows
             buffers.append(buffer)
         self._buffers = buffers
@@ -220,7 +226,10 @@ The upper bits of its multiples are spread evenly (Knuth, volume 3, section 6.4)
 _HASH_BITS = np.uint64(48)  # Length of the hash of a sequence of characters
 
 
-def distinct(columns: Sequence[Array], is_exact: bool = True) -> tuple[Rows, Rows]:
+def distinct(
+    columns: Sequence[Array],
+    is_exact: bool = True,
+) -> tuple[Rows, Rows]:
     """Find the distinct rows of a table.
 
     Args:

@@ -138,7 +138,10 @@ class _PieceSums:
             if piece[0] == "▁":
                 self._begins_word[number] = True
 
-    def __call__(self, words: Sequence[str]) -> tuple[Vectors, Vectors]:
+    def __call__(
+        self,
+        words: Sequence[str],
+    ) -> tuple[Vectors, Vectors]:
         sums = []
         counts = []
         for start in range(0, len(words), BLOCK):
@@ -151,7 +154,10 @@ class _PieceSums:
         is_known = (pieces <= 1) | (pieces * LETTERS <= letters)
         return np.concatenate(sums), is_known.astype(np.float32)
 
-    def _sums(self, words: Sequence[str]) -> tuple[Vectors, Rows]:
+    def _sums(
+        self,
+        words: Sequence[str],
+    ) -> tuple[Vectors, Rows]:
         """Vectors [V, E] of words, and their numbers of pieces [V]."""
         clean = [_without_surrogates(word) for word in words]
         text = " ".join(clean)
@@ -259,11 +265,17 @@ class AdaptedSpace(WordSpace):
         """Whether the posts had this word."""
         return word in self._row_of
 
-    def _vectors_of(self, words: Sequence[str]) -> tuple[Vectors, Vectors]:
+    def _vectors_of(
+        self,
+        words: Sequence[str],
+    ) -> tuple[Vectors, Vectors]:
         embeddings = general().take(words)
         vectors = embeddings.vectors @ self.linear
         is_known = embeddings.is_known.copy()
-        rows = np.array([self._row_of.get(word, -1) for word in words], np.int64)
+        rows = np.array(
+            [self._row_of.get(word, -1) for word in words],
+            np.int64,
+        )
         places = np.flatnonzero(rows >= 0)
         rows = rows[places]
         vectors[places] += self.codes[rows] * self.scales[rows, None]

@@ -36,7 +36,10 @@ class Word(NamedTuple):
         return first_start, last_end
 
 
-def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
+def trigram_spans(
+    spans: Sequence[Span],
+    letters: str,
+) -> list[Span]:
     """Return the span at the centre of each trigram of ``#letters#``.
 
     ``spans``: of each letter. A letter has as many trigrams as bytes in UTF-8.
@@ -45,7 +48,10 @@ def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
     return _repeated(spans, sizes)
 
 
-def _repeated(spans: Iterable[Span], counts: Iterable[int]) -> list[Span]:
+def _repeated(
+    spans: Iterable[Span],
+    counts: Iterable[int],
+) -> list[Span]:
     repeated: list[Span] = []
     for span, count in zip(spans, counts, strict=True):
         repeated.extend([span] * count)
@@ -82,7 +88,10 @@ def find_url(url: str) -> tuple[str, list[Span]]:
     """
     traced = _Traced.of(url[: reading.MAX_CHARACTERS])
     traced = traced.sub(_AROUND, "")
-    traced = traced.sub(_PERCENT, lambda match: unquote(match.group()))
+    traced = traced.sub(
+        _PERCENT,
+        lambda match: unquote(match.group()),
+    )
     traced = traced.lower()
     traced = traced.sub(reading.SCHEME, "")
     return traced.sub(_QUERY_AND_FRAGMENT, "")
@@ -147,7 +156,10 @@ class _Traced(NamedTuple):
     def lower(self) -> "_Traced":
         # A letter's neighbours may change its lower case, but not the length of that.
         lengths = (len(letter.lower()) for letter in self.text)
-        return _Traced(self.text.lower(), _repeated(self.spans, lengths))
+        return _Traced(
+            self.text.lower(),
+            _repeated(self.spans, lengths),
+        )
 
     def fold(self) -> "_Traced":
         """Letters without style and accents; a letter's span includes its accents."""
@@ -174,7 +186,10 @@ class _Traced(NamedTuple):
         return _Traced(text, spans)
 
 
-def _spans_of_letters(old_spans: Sequence[Span], count: int) -> list[Span]:
+def _spans_of_letters(
+    old_spans: Sequence[Span],
+    count: int,
+) -> list[Span]:
     """Spans of ``count`` letters; the last letter gets the marks after it."""
     end = max(span_end for _, span_end in old_spans)
     last_start, _ = old_spans[min(count, len(old_spans)) - 1]

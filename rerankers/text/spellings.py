@@ -21,7 +21,7 @@ UNSPACED_SCRIPTS = (
 )
 """Pattern of a character of a script without spaces between words."""
 
-# Horn, hook above, dot below a vowel, or a tone beside another mark. Other languages'
+# Horn, hook above, dot below a vowel, or a tone next to another mark. Other languages'
 # letters lack them. Each word is tested alone, so that a query and a post agree on a
 # word whatever their other words are.
 _VIETNAMESE = re.compile(
@@ -111,7 +111,10 @@ def _composed(decomposed: str) -> str:
     """Normal form C of a text in form KD, without the accents of its words."""
     if not _VIETNAMESE.search(decomposed):
         return _without_accents(decomposed)
-    return _WORD.sub(lambda word: composition(word.group())(word.group()), decomposed)
+    return _WORD.sub(
+        lambda word: composition(word.group())(word.group()),
+        decomposed,
+    )
 
 
 def composition(word: str) -> Callable[[str], str]:

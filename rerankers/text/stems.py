@@ -37,7 +37,7 @@ _ENDINGS = tuple(chain.from_iterable(_ENDINGS_OF_STEPS.values()))
 def _porter() -> ModuleType:
     """NLTK's module of the stemmer, without the packages around it.
 
-    Those import pandas, scikit-learn and SciPy: two seconds and 120 MiB. Empty packages
+    They import pandas, scikit-learn and SciPy: two seconds and 120 MiB. Empty packages
     take their place during the import and are removed, so that NLTK can be imported
     completely later.
     """

@@ -95,7 +95,10 @@ def _parse_text(data: bytes) -> WordVectors:
     if size < 1:
         raise ValueError(f"a first line without numbers, {lines[0][:40]!r}")
     words = []
-    matrix = np.empty((len(lines), size), dtype=np.float32)
+    matrix = np.empty(
+        (len(lines), size),
+        dtype=np.float32,
+    )
     for row, line in enumerate(lines):
         word, *numbers = line.rsplit(" ", size)
         if len(numbers) != size:
@@ -127,7 +130,10 @@ def read_archive(
             with archive.open(name) as lines:
                 words = [line.partition(b" ")[0].decode() for line in lines]
             is_chosen = choose(words)
-            matrix = np.empty((sum(is_chosen), size), dtype=np.float32)
+            matrix = np.empty(
+                (sum(is_chosen), size),
+                dtype=np.float32,
+            )
             with archive.open(name) as lines:
                 for row, line in enumerate(compress(lines, is_chosen)):
                     numbers = line.decode().split(" ")[1:]
@@ -148,9 +154,9 @@ dimensions).
 OTHERS_LENGTH = 2.05
 """Mean length of other vectors where word2vec's are expected.
 
-In GloVe unrelated words have larger dot products. Of the lengths from 1.7 to 2.9, this
-one has the best matches before any training (AP of MP-HCNN's maxima of words, three
-microblog years).
+In GloVe unrelated words have larger dot products. This
+length has the best matches before any training, among lengths from 1.7 to 2.9 (AP of
+MP-HCNN's maxima of words, three microblog years).
 """
 
 

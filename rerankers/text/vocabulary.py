@@ -37,7 +37,7 @@ Two different words collide once in 33,000 times.
 BLOCK = 4096  # Texts whose words are counted together
 
 PRIOR_POSTS = 1000.0
-"""Number of posts that general usage counts for, beside a collection's own posts."""
+"""Weight of general usage, as a number of posts added to those of a collection."""
 
 RAREST = 1e-7
 """Share of all words below which a word is unknown, in languages other than English."""
@@ -172,7 +172,10 @@ class Idf:
                 idf[share] = math.log(rarity)
             else:
                 idf[share] = math.log1p(rarity) / scale
-        return np.array([idf[share] for share in shares], dtype=np.float32)
+        return np.array(
+            [idf[share] for share in shares],
+            dtype=np.float32,
+        )
 
     def trigram_weights(self, trigrams: npt.NDArray[np.int32]) -> Floats:
         """Return the classical IDF of character trigrams [T]: [T]."""

@@ -75,8 +75,8 @@ _HASHTAG = regex.compile(r"(?<![\w&])#{1,2} ?(\w*[^\W\d_]\w*)")
 _DIGIT = re.compile(r"\d")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
-# Articles, pronouns and determiners; question words and auxiliaries; prepositions;
-# conjunctions and adverbs; parts of split contractions
+# Articles, pronouns and determiners, then question words and auxiliaries, prepositions,
+# conjunctions and adverbs, parts of split contractions
 _STOP_WORDS = """
 a an the i me my mine myself we us our ours ourselves you your yours yourself
 yourselves he him his
