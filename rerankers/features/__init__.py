@@ -4,10 +4,10 @@ To add a family, write a function in the module of its subject and decorate it w
 :func:`tweetrerank.rerankers.features.family.family`. The function's name is the
 family's name, and the decorator lists its features. The function gets a
 :class:`tweetrerank.rerankers.features.candidates.CandidateList` and returns one column
-of numbers per feature, which its docstring explains. A new module is added to
-``_MODULES`` below, and models read the family if their setting ``families`` names it.
-In ``tests/rerankers/test_features.py`` the registry's tests cover it without new code,
-and a function ``naive_NAME`` adds a comparison with plain loops.
+of numbers for each feature, which its docstring explains. A new module is added to
+``_MODULES`` below; a model reads the family if its setting ``families`` names it. The
+tests of the registry in ``tests/rerankers/test_features.py`` cover it without new code;
+add plain loops for it to ``tests/helpers/naive_features.py``.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from tweetrerank.rerankers.text.stems import stem
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
 Vector = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
 Features = dict[str, Any]
 
 IDF = encoder().idf
@@ -32,7 +33,7 @@ IDF = encoder().idf
 
 def vectors_by_letters(
     tokens: Sequence[str],
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+) -> tuple[Floats, Floats]:
     """Vectors that depend on the word alone; ``cuts`` has 0, ``qx`` is unknown."""
     vectors = np.zeros(
         (len(tokens), 7),
@@ -65,15 +66,15 @@ def scaled(values: Any) -> Any:
     """Min–max; 0 if all values are equal."""
     low = np.nanmin(values)
     high = np.nanmax(values)
-    width = high - low if high > low else math.inf
-    return (np.array(values) - low) / width
+    return (np.array(values) - low) / ((high - low) or math.inf)
 
 
 def standard(values: Any) -> Any:
     """Standard score; 0 if all values are equal."""
-    is_equal = np.nanmax(values) == np.nanmin(values)
-    deviation = math.inf if is_equal else np.nanstd(values)
-    return (np.array(values) - np.nanmean(values)) / deviation
+    deviations = np.array(values) - np.nanmean(values)
+    if np.nanmax(values) == np.nanmin(values):
+        return deviations * 0
+    return deviations / np.nanstd(values)
 
 
 def log_rank(values: Any) -> list[float]:
@@ -137,8 +138,8 @@ def grams_of(
     return {line[start : start + size] for start in range(len(line) - size + 1)}
 
 
-def mean_size(posts: Sequence[Any]) -> float:
-    return max(1.0, sum(map(len, posts)) / len(posts))
+def mean(sizes: Sequence[int]) -> float:
+    return max(1.0, sum(sizes) / len(sizes))
 
 
 def naive_overlap(candidates: CandidateList) -> Features:
@@ -189,7 +190,7 @@ def bm25_of_stems(
 ) -> list[float]:
     """BM25 with a weight for each stem, as a share of the highest possible score."""
     posts = [stems_of(text) for text in texts]
-    mean_length = max(1.0, sum(post.total() for post in posts) / len(posts))
+    mean_length = mean([post.total() for post in posts])
     highest = sum(weights.values()) or 1
     scores = []
     for post in posts:
@@ -207,7 +208,7 @@ def query_likelihood(
 ) -> list[float]:
     """Mean log ratio of the query's stems in the smoothed post and the collection."""
     posts = [stems_of(text) for text in texts]
-    mean_length = max(1.0, sum(post.total() for post in posts) / len(posts))
+    mean_length = mean([post.total() for post in posts])
     scores = []
     for post in posts:
         score = 0.0
@@ -244,12 +245,15 @@ def naive_grams(candidates: CandidateList) -> Features:
     weights = {}
     for gram in query:
         holders = sum(gram in post for post in posts)
-        weights[gram] = math.log(1 + (len(posts) - holders + 0.5) / (holders + 0.5))
+        non_holders = len(posts) - holders
+        weights[gram] = math.log(1 + (non_holders + 0.5) / (holders + 0.5))
     bm25 = []
+    mean_length = mean([len(post) for post in posts])
+    highest = sum(weights.values()) or 1
     for post in posts:
-        norm = 1 + 0.9 * (0.25 + 0.75 * len(post) / mean_size(posts))
-        common = sum(weights[gram] for gram in query & post)
-        bm25.append(common / norm / (sum(weights.values()) or 1))
+        norm = 1 + 0.9 * (0.25 + 0.75 * len(post) / mean_length)
+        score = sum(weights[gram] for gram in query & post)
+        bm25.append(score / norm / highest)
     return {"bm25": bm25} | normalised(bm25)
 
 
@@ -294,13 +298,14 @@ def phrases_of(
         first_place = 1 / (1 + min(tokens.index(token) for token in common))
     query_grams = grams_of(query, 3)
     grams = grams_of(text, 3)
+    common_grams = len(grams & query_grams)
     return {
         "pairs": len(pairs) / max(1, len(query_pairs)),
         "whole_query": float(whole_query),
         "proximity": proximity,
         "first_place": first_place,
-        "trigram_jaccard": len(grams & query_grams) / max(1, len(grams | query_grams)),
-        "trigram_share": len(grams & query_grams) / max(1, len(query_grams)),
+        "trigram_jaccard": common_grams / max(1, len(grams | query_grams)),
+        "trigram_share": common_grams / max(1, len(query_grams)),
     }
 
 

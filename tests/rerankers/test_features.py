@@ -131,22 +131,16 @@ def assert_naive(family: str, candidates: CandidateList) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        pytest.param((), id="scores-and-order"),
-        pytest.param((FIRST_STAGE,), id="order"),
-        pytest.param((FIRST_STAGE, ORDER), id="texts-alone"),
-    ],
-)
+# With scores and order, with the order alone, with neither
+@pytest.mark.parametrize("missing", [(), (FIRST_STAGE,), (FIRST_STAGE, ORDER)])
 @pytest.mark.parametrize(
     "query",
     [
-        pytest.param("bbc world service cuts", id="usual"),
-        pytest.param("is the cuts in the water", id="stop-words-and-a-zero-vector"),
-        pytest.param("cut cut cuts", id="repeated-stem"),
-        pytest.param("the", id="stop-word-alone"),
-        pytest.param("", id="empty"),
+        "bbc world service cuts",
+        "is the cuts in the water",  # Stop words, and a word whose vector is 0
+        "cut cut cuts",  # A stem three times
+        "the",
+        "",
     ],
 )
 @pytest.mark.parametrize("family", NAIVE)
@@ -292,21 +286,9 @@ UNKNOWN = np.full(2, math.nan)
 @pytest.mark.parametrize(
     ("family", "candidates"),
     [
-        pytest.param(
-            "signal:rm3",
-            of_texts("bbc", ["a", "b"], rm3=UNKNOWN),
-            id="all-scores-nan",
-        ),
-        pytest.param(
-            "signal:rm3",
-            of_texts("bbc", ["a", "b"], bm25=np.ones(2)),
-            id="another-signal",
-        ),
-        pytest.param(
-            "meaning:adapted",
-            dataclasses.replace(random_list("bbc cuts"), resources={}),
-            id="no-space",
-        ),
+        ("signal:rm3", of_texts("bbc", ["a", "b"], rm3=UNKNOWN)),
+        ("signal:rm3", of_texts("bbc", ["a", "b"], bm25=np.ones(2))),
+        ("meaning:adapted", dataclasses.replace(random_list("bbc cuts"), resources={})),
     ],
 )
 def test_features_of_missing_signals_and_spaces_are_nan(
@@ -463,7 +445,7 @@ def test_hashtags_match_by_their_words() -> None:
         of_texts("bbc cuts", list(shares)),
     )
     assert values["query_words"] == list(shares.values())
-    # The last two posts have none.
+    # All but the last two posts have a hashtag.
     assert values["has_hashtag"] == [1, 1, 1, 1, 1, 0, 0]
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import importlib.util
-import json
 import math
 import zlib
 from collections.abc import Callable, Sequence
@@ -154,32 +153,23 @@ def test_vectors_of_zeros_stay_zeros() -> None:
     assert files.of_word2vec_length(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
-VOCABULARY = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
-# Changed keys; None: a missing key
-WRONG_VOCABULARIES = [
-    {"format": None},
-    {"buckets": None},
-    {"vector_size": None},
-    {"words": None},
-    {"format": 2},
-    {"words": 7},
-    {"vector_size": "x"},
+VOCABULARIES = [
+    None,  # No file
+    b"",
+    b"[]",
+    b"\xff",
+    # Each key missing, then three wrong values
+    b'{"buckets": 5, "vector_size": 3, "words": ["a"]}',
+    b'{"format": 1, "vector_size": 3, "words": ["a"]}',
+    b'{"format": 1, "buckets": 5, "words": ["a"]}',
+    b'{"format": 1, "buckets": 5, "vector_size": 3}',
+    b'{"format": 2, "buckets": 5, "vector_size": 3, "words": ["a"]}',
+    b'{"format": 1, "buckets": 5, "vector_size": 3, "words": 7}',
+    b'{"format": 1, "buckets": 5, "vector_size": "x", "words": ["a"]}',
 ]
 
 
-@pytest.mark.parametrize("changes", WRONG_VOCABULARIES, ids=str)
-def test_a_vocabulary_of_another_form_is_an_error(
-    tmp_path: Path, changes: dict[str, object]
-) -> None:
-    content = VOCABULARY | changes
-    content = {key: value for key, value in content.items() if value is not None}
-    path = tmp_path / "vocabulary.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(RerankerError, match=r"vocabulary\.json:? ?found"):
-        Vocabulary.load(path)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff"])
+@pytest.mark.parametrize("content", VOCABULARIES)
 def test_a_damaged_vocabulary_is_an_error(
     tmp_path: Path, content: bytes | None
 ) -> None:
@@ -217,14 +207,14 @@ def test_a_damaged_file_of_vectors_is_an_error(tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        pytest.param(None, "", id="absent"),
-        pytest.param(b"", "1:", id="empty"),
-        pytest.param(b"many\nthe\t3\n", "1:", id="no-number-of-posts"),
-        pytest.param(b"0\nthe\t0\n", "1:", id="no-posts"),
-        pytest.param(b"10\nthe\t3\nof\tx\n", "3:", id="no-frequency"),
-        pytest.param(b"10\n\t3\n", "2:", id="no-word"),
-        pytest.param(b"10\n\xff\t3\n", "", id="not-utf-8"),
-        pytest.param("10\nthe\t²\n".encode(), "2:", id="not-decimal"),
+        (None, ""),  # No file
+        (b"", "1:"),
+        (b"many\nthe\t3\n", "1:"),  # No number of posts
+        (b"0\nthe\t0\n", "1:"),  # No posts
+        (b"10\nthe\t3\nof\tx\n", "3:"),  # No frequency
+        (b"10\n\t3\n", "2:"),  # No word
+        (b"10\n\xff\t3\n", ""),  # Not UTF-8
+        ("10\nthe\t²\n".encode(), "2:"),  # Not decimal
     ],
 )
 def test_damaged_frequencies_are_an_error_with_the_line(
@@ -332,7 +322,7 @@ def test_a_general_vector_is_the_sum_of_the_pieces() -> None:
     for word in words:
         pieces = model.tokenizer.encode(word, add_special_tokens=False)
         counts.append(len(pieces))
-    assert counts[len(WORDS)] == 0  # Of the empty word
+    assert counts[len(WORDS)] == 0  # The empty word
     assert max(counts[: len(WORDS)]) > 1
     expected = model.embed(words) * np.array(counts)[:, None]
     vectors = general().vectors(words)
@@ -483,69 +473,38 @@ def test_an_adapted_file_of_an_earlier_version_is_read_with_a_warning(
         AdaptedSpace.load(adapted_file)
 
 
-def without_last_bytes(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-def with_another_last_byte(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-
-def not_safetensors(path: Path) -> None:
-    path.write_bytes(b"no table")
-
-
 def save_changed(path: Path, version: str = spaces.FORMAT, **changes: Floats) -> None:
-    save_file(
-        load_file(path) | changes,
-        path,
-        {"format": version},
-    )
+    save_file(load_file(path) | changes, path, {"format": version})
 
 
-def words_alone(path: Path) -> None:
-    words = load_file(path)["words"]
-    save_file(
-        {"words": words},
-        path,
-        {"format": spaces.FORMAT},
-    )
+def save_words_alone(path: Path) -> None:
+    save_file({"words": load_file(path)["words"]}, path, {"format": spaces.FORMAT})
 
 
-def with_too_few_scales(path: Path) -> None:
-    save_changed(path, scales=np.ones(2))
+def change_last_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
 
 
-def with_too_few_dimensions(path: Path) -> None:
-    save_changed(
-        path,
-        linear=np.ones((2, 5)),
-    )
-
-
-def of_another_format(path: Path) -> None:
-    save_changed(path, version="0")
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
+    "last byte": change_last_byte,
+    "another form": lambda path: path.write_bytes(b"no table"),
+    "words alone": save_words_alone,
+    "too few scales": lambda path: save_changed(path, scales=np.ones(2)),
+    "too few dimensions": lambda path: save_changed(path, linear=np.ones((2, 5))),
+    "another format": lambda path: save_changed(path, version="0"),
+    "no file": Path.unlink,
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*made by an earlier version")
-@pytest.mark.parametrize(
-    "damage",
-    [
-        without_last_bytes,
-        with_another_last_byte,
-        not_safetensors,
-        words_alone,
-        with_too_few_scales,
-        with_too_few_dimensions,
-        of_another_format,
-        Path.unlink,
-    ],
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_an_adapted_file_that_cannot_be_read_is_named(
-    adapted_file: Path, damage: Callable[[Path], object]
+    adapted_file: Path, damage: str
 ) -> None:
-    damage(adapted_file)
+    DAMAGES[damage](adapted_file)
     message = r"mine\.safetensors: found(?s:.*)pipeline\.adapt"
     with pytest.raises(RerankerError, match=message):
         AdaptedSpace.load(adapted_file)
