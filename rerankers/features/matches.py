@@ -185,7 +185,7 @@ def grams(candidates: CandidateList) -> Columns:
 def phrases(candidates: CandidateList) -> Columns:
     """Places of the query's words, compared by stems, and overlap of trigrams.
 
-    Pairs and the whole query are the ordered windows of Metzler & Croft (2005).
+    Pairs and the whole query are the ordered phrases of Metzler & Croft (2005).
     Proximity follows the minimum cover of Tao & Zhai (2007). The overlaps of trigrams
     are Broder's (1997) resemblance and containment.
 
