@@ -73,11 +73,12 @@ class Vocabulary:
         An unknown word has the same bucket in every vocabulary with as many buckets.
         """
         ids = self._ids
-        return [ids.get(token) or self._bucket(token) for token in tokens]
-
-    def _bucket(self, token: str) -> int:
-        code = zlib.crc32(token.encode(errors="replace"))
-        return len(self.known) + 1 + code % self.buckets
+        start = len(self.known) + 1  # First bucket
+        count = self.buckets
+        return [
+            ids.get(token) or start + zlib.crc32(token.encode(errors="replace")) % count
+            for token in tokens
+        ]
 
     @classmethod
     def build(

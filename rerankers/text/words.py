@@ -44,6 +44,7 @@ It bounds the work for one post.
 """
 
 END = "\0"  # Mark after each text in a list of tokens
+_SEPARATOR = f" {END} "
 
 # The module ``re`` has the letters of another version of Unicode.
 TOKEN = regex.compile(r"\w+(?:['’]\w+)*|\0")
@@ -115,12 +116,14 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
 
     The texts are tokenized together, which is several times faster.
     """
+    if not texts:
+        return []
     # A line end separates texts: it is white space, so no word or link crosses it.
-    joined = "".join([_line(text) for text in texts])
-    lines = _plain(joined).split("\n")[:-1]
+    joined = "\n".join(map(_line, texts))
+    lines = _plain(joined).split("\n")
     tokens: list[str] = []
     for is_ascii, adjacent_lines in itertools.groupby(lines, str.isascii):
-        text = "".join([f"{line} {END} " for line in adjacent_lines])
+        text = _SEPARATOR.join(adjacent_lines) + _SEPARATOR
         if is_ascii:
             spaced = _APOSTROPHE_ALONE.sub(" ", text)
             spaced = spaced.translate(_TO_SPACES)
@@ -135,8 +138,7 @@ def _line(text: str) -> str:
     # The substitute of END is neither a letter nor white space, as END itself: a link
     # continues after it.
     line = text[:MAX_CHARACTERS].replace("\n", " ")
-    line = line.replace(END, "\1")
-    return f"{line}\n"
+    return line.replace(END, "\1")
 
 
 def _plain(text: str) -> str:
@@ -146,10 +148,7 @@ def _plain(text: str) -> str:
     text = text.lower()
     if not text.isascii():
         lines = text.split("\n")
-        for number, line in enumerate(lines):
-            if not line.isascii():
-                lines[number] = fold(line)
-        text = "\n".join(lines)
+        text = "\n".join([line if line.isascii() else fold(line) for line in lines])
     text = text.replace("_", " ")
     text = CLITIC.sub(" ", text)
     return NEGATION.sub(" n", text)
