@@ -205,7 +205,11 @@ def mixture(
     """Id -> score of the engine's hits, the best first, mixed by the model's weight or this one."""
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
     neural = dict(
-        zip(posts, map(float, Reranker(models().default.checkpoint).predict(pairs)), strict=True)
+        zip(
+            posts,
+            map(float, Reranker(models().default.checkpoint).predict(pairs)),
+            strict=True,
+        )
     )
     lexical = {hit["_id"]: hit["_score"] for hit in hits}
     weight = models().default.weight if weight is None else weight
