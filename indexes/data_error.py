@@ -2,7 +2,8 @@
 
 
 class DataError(Exception):
-    """A file, a download, an index or a result cannot be used; a command ends with exit code 1.
+    """A file, a download, an index or a result cannot be used.
 
-    The message is for a person: what was wrong, where (``file:line``), and the remedy.
+    A command ends with exit code 1. The message is for a person: the problem, the place
+    (``file:line``) and the remedy.
     """

@@ -1,9 +1,9 @@
-"""Atomic writing of files and folders: a reader sees the old content or the new, never a part.
+"""Atomic writing of files and folders: a reader sees the old content or the new.
 
-New content is written beside its target, into a hidden temporary file or folder whose name holds
-the host and the process, and renamed at the end. A killed process leaves its temporary files
-behind; the next writer of the same target removes them, but never those of a living process or of
-another host that shares the disk.
+New content is written into a hidden temporary file or folder next to its target, which
+is renamed at the end. The temporary name holds the host and the process. A killed
+process leaves its temporary files behind. The next writer of the same target removes
+them, but never those of a living process or of another host on a shared disk.
 """
 
 import ctypes
@@ -21,13 +21,14 @@ from typing import IO, Any
 
 @contextmanager
 def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
-    """Open a file, of UTF-8 text or binary, that replaces ``path`` at the end of the block; on any
-    error, Ctrl-C and a full disk included, ``path`` stays as it was."""
+    """Open a file, of UTF-8 text or binary, that replaces ``path`` when the block ends.
+
+    After any error, Ctrl-C and a full disk included, ``path`` is as it was before.
+    """
     target = _prepared(path)
     temporary = _temporary(target)
-    form: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if is_text else {}
     try:
-        with temporary.open("x" if is_text else "xb", **form) as stream:
+        with _created(temporary, is_text) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -36,12 +37,18 @@ def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
         temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
-        error.filename = error.filename or str(
-            path
-        )  # The error of a full disk has no file name
+        # The error of a full disk has no file name.
+        error.filename = error.filename or str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _created(path: Path, is_text: bool) -> IO[Any]:
+    """Open a new file for writing."""
+    if is_text:
+        return path.open("x", encoding="utf-8", newline="\n")
+    return path.open("xb")
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:
@@ -52,41 +59,59 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 
 @contextmanager
 def atomic_directory(path: Path | str) -> Iterator[Path]:
-    """Yield an empty folder that replaces ``path`` as a whole when the block ends without an error.
-    All files are on the disk (fsync) before the folder gets its name. If a process was killed
-    before its end, the next one removes what that left, says so on stderr, and begins anew."""
+    """Yield an empty folder that replaces ``path`` when the block ends.
+
+    After any error ``path`` is as it was before. All files are on the disk (fsync)
+    before the folder gets its name. The remains of a killed writer are removed first,
+    with a note on stderr.
+    """
     target = _prepared(path)
     temporary = _temporary(target)
     temporary.mkdir()
     try:
         yield temporary
-        for entry in (*temporary.rglob("*"), temporary):
+        for entry in temporary.rglob("*"):
             _sync(entry)
+        _sync(temporary)
         if not target.exists():
             temporary.replace(target)
         elif not _exchanged(temporary, target):
-            retired = target.replace(_temporary(target))
-            try:
-                temporary.replace(target)
-            except BaseException:
-                retired.replace(target)
-                raise
-            shutil.rmtree(retired)
+            _replace_in_steps(temporary, target)
         _sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Give each of two folders the other's name in one step; False where the system cannot."""
+def _exchanged(source: Path, target: Path) -> bool:
+    """Exchange the names of two folders in one step; False where the system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    names = os.fsencode(one), os.fsencode(other)
-    return rename is not None and rename(here, names[0], here, names[1], exchange) == 0
+    if rename is None:
+        return False
+    at_fdcwd = -100
+    rename_exchange = 2
+    status: int = rename(
+        at_fdcwd,
+        os.fsencode(source),
+        at_fdcwd,
+        os.fsencode(target),
+        rename_exchange,
+    )
+    return status == 0
+
+
+def _replace_in_steps(temporary: Path, target: Path) -> None:
+    """Move the old folder away and the new one in its place."""
+    retired = target.replace(_temporary(target))
+    try:
+        temporary.replace(target)
+    except BaseException:
+        retired.replace(target)
+        raise
+    shutil.rmtree(retired)
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits."""
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -101,14 +126,14 @@ def _sync(path: Path) -> None:
 
 
 def _temporary(target: Path) -> Path:
-    """A new path beside the target: ``.NAME.HOST.PROCESS-START.``, and random characters."""
+    """Return a new path ``.NAME.HOST.PROCESS-START.RANDOM`` in the target's folder."""
     process = os.getpid()
     owner = f"{os.uname().nodename}.{process}-{_start_time(process)}"
     return target.with_name(f".{target.name}.{owner}.{secrets.token_hex(8)}")
 
 
 def _start_time(process: int) -> int:
-    """Start of a process in clock ticks since boot; 0 where ``/proc`` does not show the process."""
+    """Return the start of a process in clock ticks since boot, 0 if not visible."""
     try:
         status = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
@@ -123,30 +148,34 @@ def _is_gone(process: int, start: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # a process of another user
+    except OSError:  # A process of another user
         return False
     return _start_time(process) != start
 
 
 def _prepared(path: Path | str) -> Path:
-    """The target, in a folder without temporary files of ended processes of this host."""
-    target = Path(
-        path
-    ).resolve()  # A symbolic link stays: the file behind it is replaced.
+    """Return the target; its folder exists and is free of remains of killed writers.
+
+    The file behind a symbolic link is the target, so that the link stays.
+    """
+    target = Path(path).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     beginning = re.escape(f".{target.name}.{os.uname().nodename}.")
     pattern = re.compile(beginning + r"([1-9][0-9]{0,8})-([0-9]+)\.\w+")
-    for path in target.parent.iterdir():
-        found = pattern.fullmatch(path.name)
-        if not found or not _is_gone(int(found[1]), int(found[2])):
-            continue
-        if not path.is_dir():
-            path.unlink(missing_ok=True)
-            continue
-        shutil.rmtree(path, ignore_errors=True)
-        print(
-            f"note: {target} was being written when its process was killed; what that left is "
-            "removed, and it is written anew",
-            file=sys.stderr,
-        )
+    for entry in target.parent.iterdir():
+        owner = pattern.fullmatch(entry.name)
+        if owner and _is_gone(int(owner[1]), int(owner[2])):
+            _remove_remains(entry, target)
     return target
+
+
+def _remove_remains(remains: Path, target: Path) -> None:
+    if not remains.is_dir():
+        remains.unlink(missing_ok=True)
+        return
+    shutil.rmtree(remains, ignore_errors=True)
+    print(
+        f"note: {target} was being written when its process was killed; the unfinished "
+        "folder is removed, and writing starts again",
+        file=sys.stderr,
+    )

@@ -1,8 +1,9 @@
 """Building, opening and searching a Lucene index of posts.
 
 An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves, and
-``manifest.json``. A post's number in Lucene is its place in ``posts.sqlite``, where ids and texts
-are found several times faster than in Lucene's stored fields. Lucene has ids for Pyserini alone.
+``manifest.json``. A post's number in Lucene is its place in ``posts.sqlite``, which
+returns ids and texts several times faster than Lucene's stored fields. Lucene has ids
+for Pyserini alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,28 +17,21 @@ from tweetrerank.indexes.analysis import analyzer, analyzer_name, searchable
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import atomic_directory, sha256_of
 from tweetrerank.indexes.jvm import JAVA_LOCK, detached, java_class, java_errors, start
+from tweetrerank.indexes.lucene_ranker import CONTENTS, ID, PLACE, Ranker
 from tweetrerank.indexes.manifest import (
     IndexManifest,
     Source,
     check_replaceable,
     software_versions,
 )
-from tweetrerank.indexes.methods import (
-    CONTENTS,
-    ID,
-    METHODS,
-    PLACE,
-    Method,
-    Ranker,
-    Topic,
-    id_limit,
-)
+from tweetrerank.indexes.methods import METHODS, Method, Topic, id_limit
 from tweetrerank.indexes.posts import Post, as_post
 from tweetrerank.indexes.records import parsed, rows_of
 from tweetrerank.indexes.store import POSTS_FILE, Closing, PostStore
 
-# Posts of an index, and bytes of their files, from which on Java's optimising compiler pays
-_LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
+# Sizes of an index from which on Java's optimising compiler pays
+_LARGE = 1_000_000  # Posts
+_LARGE_BYTES = 150_000_000  # Bytes of the posts' files
 
 
 def build(
@@ -49,31 +43,35 @@ def build(
 ) -> IndexManifest:
     """Build an index; an older one is replaced at the very end, atomically.
 
-    Memory does not grow with the number of posts. One thread adds them, so that the same posts give
-    the same index. ``posts`` are records, or rows as of :func:`tweetrerank.indexes.posts.post_of`; ``rebuild``
-    is the command that builds this index, for messages; for ``language`` see
-    :func:`tweetrerank.indexes.analysis.analyzer_name`. Raises DataError if there are no posts, an id is
-    repeated, the folder is something else than an index, there is no Java, or the disk is full.
+    Memory does not grow with the number of posts. One thread adds them, so that the
+    same posts give the same index. ``posts`` are records, or rows for
+    :func:`tweetrerank.indexes.posts.post_of`. ``sources`` are their files. ``rebuild``
+    is the command that builds this index, for messages. For ``language`` see
+    :func:`tweetrerank.indexes.analysis.analyzer_name`. Raises DataError if there are no
+    posts, an id is repeated, the folder is no index, Java is missing, or the disk is
+    full.
     """
     directory = Path(directory)
     check_replaceable(directory)
-    described = tuple(Source.read(Path(source)) for source in sources)
+    descriptions = tuple(Source.read(Path(source)) for source in sources)
     rebuild = rebuild or f"indexes.build(posts, {str(directory.absolute())!r})"
-    start(sum(source.size for source in described) >= _LARGE_BYTES)
+    start(sum(source.size for source in descriptions) >= _LARGE_BYTES)
     posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
         path = folder / POSTS_FILE
         summary = PostStore.build(path, progress(posts, None, "reading"), sources)
-        failed = java_errors(f"{directory}: Lucene cannot write the index")
-        with JAVA_LOCK, PostStore(path) as store, failed:
+        java_failure = java_errors(f"{directory}: Lucene cannot write the index")
+        with JAVA_LOCK, PostStore(path) as store, java_failure:
             version = java_class("org.apache.lucene.util.Version").LATEST.toString()
             name = analyzer_name(language, (post.text for post in store))
             _write_posts(folder, progress(store, summary.posts, "indexing"), name)
         files = sorted(folder.iterdir())
         manifest = IndexManifest(
-            **summary._asdict(),
+            posts=summary.posts,
+            empties=summary.empties,
+            numeric_ids=summary.numeric_ids,
             analyzer=name,
-            sources=described,
+            sources=descriptions,
             files={file.name: file.stat().st_size for file in files},
             rebuild=rebuild,
             versions=software_versions(lucene=version),
@@ -83,28 +81,21 @@ def build(
     return manifest
 
 
-def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
-    """Write Lucene's files: one segment with the posts numbered 0, 1, … in the given order.
-    Anserini's indexer drops empty posts, reports a full disk only in its log, and stores no
-    numbers."""
-    document, (text, place, doc_id, order) = _document()
-    # Each bound once, as pyjnius looks methods up.
-    set_text, set_place = text.setStringValue, place.setIntValue
-    set_id, set_order = doc_id.setStringValue, order.setBytesValue
+def _write_posts(folder: Path, posts: Iterable[Post], analyzer_name: str) -> None:
+    """Write Lucene's files: one segment with the posts numbered 0, 1, … in this order.
+
+    Anserini's indexer would drop empty posts, report a full disk only in its log, and
+    store no numbers.
+    """
+    document, fields = _reused_document()
+    text, place, doc_id, order = fields
+    # Bound once, because pyjnius looks methods up.
+    set_text = text.setStringValue
+    set_place = place.setIntValue
+    set_id = doc_id.setStringValue
+    set_order = order.setBytesValue
     bytes_of = java_class("org.apache.lucene.util.BytesRef")
-    # Files are read through small buffers: when they are merged, mapped ones would fill the memory.
-    directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
-    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer(name))
-    config.setRAMBufferSizeMB(
-        256.0
-    )  # Of terms before a segment is written; Java has 1024 in all.
-    config.setUseCompoundFile(False)
-    # Only adjacent segments are merged, to keep the posts' order.
-    config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
-    config.setMergeScheduler(
-        java_class("org.apache.lucene.index.SerialMergeScheduler")()
-    )
-    writer = java_class("org.apache.lucene.index.IndexWriter")(directory, config)
+    writer = _index_writer(folder, analyzer_name)
     try:
         for number, post in enumerate(posts):
             set_text(searchable(post.text))
@@ -118,33 +109,58 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
         writer.rollback()
         raise
     writer.close()
-    (folder / "write.lock").unlink(
-        missing_ok=True
-    )  # Lucene leaves the empty file behind.
+    # Lucene leaves this empty file behind.
+    (folder / "write.lock").unlink(missing_ok=True)
 
 
-def _document() -> tuple[Any, list[Any]]:
-    """A document that is reused for every post; its fields: text, place, and for Pyserini the id,
-    stored and as a value to sort equal scores by."""
-    package, string = "org.apache.lucene.document.", java_class("java.lang.String")("-")
-    kind = java_class(package + "FieldType")()
-    # The methods read terms and their frequencies only; feedback reads them by post.
-    kind.setIndexOptions(
-        java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS
+def _index_writer(folder: Path, analyzer_name: str) -> Any:
+    """Open Lucene's IndexWriter in a folder."""
+    # Files are read through small buffers: mapped ones would fill the memory when
+    # merged.
+    directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
+    config = java_class("org.apache.lucene.index.IndexWriterConfig")(
+        analyzer(analyzer_name)
     )
+    # Megabytes of terms before a segment is written; Java has 1024 in all.
+    config.setRAMBufferSizeMB(256.0)
+    config.setUseCompoundFile(False)
+    # Only adjacent segments are merged, which keeps the posts' order.
+    config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
+    config.setMergeScheduler(
+        java_class("org.apache.lucene.index.SerialMergeScheduler")()
+    )
+    return java_class("org.apache.lucene.index.IndexWriter")(directory, config)
+
+
+def _reused_document() -> tuple[Any, list[Any]]:
+    """Return a document that is reused for every post, and its fields.
+
+    These are the text, the place and, for Pyserini, the id: stored, and as a value to
+    sort equal scores by.
+    """
+    package = "org.apache.lucene.document"
+    string = java_class("java.lang.String")("-")
+    kind = java_class(f"{package}.FieldType")()
+    # The methods read only terms and their frequencies, feedback by post.
+    options = java_class("org.apache.lucene.index.IndexOptions")
+    kind.setIndexOptions(options.DOCS_AND_FREQS)
     kind.setStoreTermVectors(True)
-    text = "Ljava/lang/String;"
-    of_text = (
-        f"({text}Ljava/lang/CharSequence;Lorg/apache/lucene/index/IndexableFieldType;)V"
-    )
     no_bytes = java_class("org.apache.lucene.util.BytesRef")()
+    java_string = "Ljava/lang/String;"
+    text_signature = (
+        f"({java_string}Ljava/lang/CharSequence;"
+        "Lorg/apache/lucene/index/IndexableFieldType;)V"
+    )
+    id_signature = f"({java_string}{java_string})V"
     fields = [
-        java_class(package + "Field")(CONTENTS, string, kind, signature=of_text),
-        java_class(package + "IntPoint")(PLACE, 0),
-        java_class(package + "StoredField")(ID, string, signature=f"({text}{text})V"),
-        java_class(package + "BinaryDocValuesField")(ID, no_bytes),
+        java_class(f"{package}.Field")(
+            CONTENTS, string, kind, signature=text_signature
+        ),
+        java_class(f"{package}.IntPoint")(PLACE, 0),
+        java_class(f"{package}.StoredField")(ID, string, signature=id_signature),
+        java_class(f"{package}.BinaryDocValuesField")(ID, no_bytes),
     ]
-    document = java_class(package + "Document")()
+    document = java_class(f"{package}.Document")()
     for field in fields:
         document.add(field)
     return document, fields
@@ -155,14 +171,17 @@ def _java_path(path: Path) -> Any:
 
 
 def _reader_of(path: Path) -> Any:
-    """Lucene's DirectoryReader of a folder, mapped into memory: processes share its pages."""
+    """Open Lucene's DirectoryReader of a folder, in memory that processes share."""
     files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(path))
     return java_class("org.apache.lucene.index.DirectoryReader").open(files)
 
 
 def stored_posts(directory: Path) -> Iterator[Post]:
-    """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first; raises
-    DataError if a post has no stored text, or the index cannot be read."""
+    """Yield the posts of an index by Pyserini or Anserini: id, and text as stored.
+
+    The field ``raw`` is preferred. Raises DataError if a post has no stored text, or
+    the index cannot be read.
+    """
     with java_errors(f"{directory}: not a readable index of Lucene"):
         with JAVA_LOCK:
             reader = _reader_of(directory)
@@ -173,22 +192,33 @@ def stored_posts(directory: Path) -> Iterator[Post]:
             with JAVA_LOCK:
                 if living and not living.get(place):
                     continue
-                doc_id, raw, text = map(
-                    stored.document(place).get, (ID, "raw", CONTENTS)
-                )
-            where = f"{directory}: post {doc_id or place}"
-            if doc_id is None or (raw is None and text is None):
-                raise DataError(
-                    f"{where}: found no stored {'text' if doc_id else 'id'}, expected a field id, "
-                    "and the text in the field raw or contents (Pyserini's options --storeRaw and "
-                    "--storeContents)"
-                )
-            if (raw or "").lstrip().startswith("{"):
-                yield as_post({**parsed(raw, where), "id": doc_id}, where)
-            else:
-                yield Post(doc_id, raw if text is None else text)
+                value_of = stored.document(place).get
+                doc_id = value_of(ID)
+                raw = value_of("raw")
+                text = value_of(CONTENTS)
+            yield _stored_post(
+                f"{directory}: post {doc_id or place}", doc_id, raw, text
+            )
         with JAVA_LOCK:
             reader.close()
+
+
+def _stored_post(
+    where: str, doc_id: str | None, raw: str | None, text: str | None
+) -> Post:
+    """Return the post of a document's fields; ``where`` begins errors."""
+    if doc_id is None or (raw is None and text is None):
+        missing = "text" if doc_id else "id"
+        raise DataError(
+            f"{where}: found no stored {missing}, expected a field id, and the text in "
+            "the field raw or contents (Pyserini's options --storeRaw and "
+            "--storeContents)"
+        )
+    if raw is not None and raw.lstrip().startswith("{"):
+        record = parsed(raw, where)
+        record["id"] = doc_id
+        return as_post(record, where)
+    return Post(doc_id, raw if text is None else text)  # type: ignore[arg-type]
 
 
 class LuceneIndex(Closing):
@@ -198,12 +228,12 @@ class LuceneIndex(Closing):
     def open(
         cls, directory: Path | str, sources: Sequence[Path | str] | None = None
     ) -> Self:
-        """Open an index and, if given, check that ``sources`` are its files of posts.
+        """Open an index and check that ``sources``, if passed, are its files of posts.
 
-        If another process replaces the index meanwhile, the new one is opened. An open index is
-        read to its end as it was, whatever happens to its folder. Raises DataError if the
-        folder is missing, damaged, of another version or of other posts (the message has the
-        command that rebuilds), or there is no Java.
+        If another process replaces the index meanwhile, the new one is opened. An open
+        index stays readable as it was, whatever happens to its folder. Raises DataError
+        if the folder is missing, damaged, of another version or of other posts (the
+        message has the command that rebuilds), or Java is missing.
         """
         directory = Path(directory)
         while True:
@@ -220,27 +250,25 @@ class LuceneIndex(Closing):
 
     def __init__(self, directory: Path, sources: Sequence[Path | str] | None) -> None:
         """Open an index, whose folder must stay the same meanwhile."""
-        self.directory, self.manifest = (
-            directory,
-            (manifest := IndexManifest.read(directory)),
-        )
-        manifest.check(directory, None if sources is None else [*map(Path, sources)])
+        self.directory = directory
+        self.manifest = manifest = IndexManifest.read(directory)
+        paths = None if sources is None else [Path(source) for source in sources]
+        manifest.check(directory, paths)
         start(manifest.posts >= _LARGE)
-        self.size, self.posts = manifest.posts, PostStore(directory / POSTS_FILE)
-        with java_errors(
-            f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"
-        ):
-            self._analyzer, self._reader = (
-                analyzer(manifest.analyzer),
-                _reader_of(directory),
-            )
+        self.size = manifest.posts
+        self.posts = PostStore(directory / POSTS_FILE)
+        damaged = f"{directory}: damaged index; build it again with\n"
+        with java_errors(f"{damaged}  {manifest.rebuild}"):
+            self._analyzer = analyzer(manifest.analyzer)
+            self._reader = _reader_of(directory)
             with JAVA_LOCK:
-                found = self._reader.maxDoc()
-        if not len(self.posts) == found == self.size:
-            problem = (
-                f"found {found} posts in Lucene and {len(self.posts)} in {POSTS_FILE}"
+                documents = self._reader.maxDoc()
+        if not len(self.posts) == documents == self.size:
+            raise manifest.unusable(
+                directory,
+                f"found {documents} posts in Lucene and {len(self.posts)} in "
+                f"{POSTS_FILE}, expected {self.size}",
             )
-            raise manifest.unusable(directory, f"{problem}, expected {self.size}")
 
     def search(
         self,
@@ -249,36 +277,35 @@ class LuceneIndex(Closing):
         hits: int = 1000,
         threads: int = 2,
     ) -> dict[str, dict[str, float]]:
-        """Query_id -> doc_id -> score, best first, at most ``hits`` posts a topic.
+        """Return query_id -> doc_id -> score, best first, at most ``hits`` a topic.
 
-        For a topic with a ``max_doc_id`` only posts whose id, as a number, is at most that exist,
-        for feedback too; raises DataError if that is no number, or the ids of this index are
-        not. A topic without any indexed word gets no posts. Posts of equal score come from the
-        highest id to the lowest.
+        A topic with a ``max_doc_id`` gets only posts with an id, as a number, up to
+        that. Other posts do not exist for it, not even for feedback. A topic without
+        any indexed word gets no posts. Posts of equal score come from the highest id to
+        the lowest. Raises DataError if a limit or an id of this index is not a number.
         """
         topics = _checked(topics, method, hits)
-        limits = [
-            id_limit(topic, self.manifest.numeric_ids, self.directory)
-            for topic in topics
-        ]
-        # The place of the newest post within each topic's time limit
-        places = [
+        numeric_ids = self.manifest.numeric_ids
+        limits = [id_limit(topic, numeric_ids, self.directory) for topic in topics]
+        # Place of the newest post within each topic's time limit
+        first_places = [
             0 if limit is None else self.posts.first_up_to(limit) for limit in limits
         ]
-        failed = java_errors(f"{self.directory}: the search failed")
-        with failed, ThreadPoolExecutor(threads) as pool:
-            rank = partial(
-                detached, Ranker(self._reader, self._analyzer, method, hits).rank
-            )
-            # Cancels what is left if one raises
-            ranked = [*pool.map(rank, [topic.text for topic in topics], places)]
-        return {
-            topic.query_id: dict(zip(self.posts.ids_at(found), scores, strict=True))
-            for topic, (found, scores) in zip(topics, ranked, strict=True)
-        }
+        java_failure = java_errors(f"{self.directory}: the search failed")
+        with java_failure, ThreadPoolExecutor(threads) as pool:
+            ranker = Ranker(self._reader, self._analyzer, method, hits)
+            rank = partial(detached, ranker.rank)
+            texts = [topic.text for topic in topics]
+            # After an error, the topics that wait are cancelled.
+            rankings = list(pool.map(rank, texts, first_places))
+        run = {}
+        for topic, (places, scores) in zip(topics, rankings, strict=True):
+            doc_ids = self.posts.ids_at(places)
+            run[topic.query_id] = dict(zip(doc_ids, scores, strict=True))
+        return run
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled index is its folder, which is opened again."""
+        """Pickle the index as its folder, which is opened again."""
         return _reopened, (self.directory.absolute(),)
 
     @property
@@ -286,7 +313,9 @@ class LuceneIndex(Closing):
         """The lowest and the highest id, None if the ids are not all whole numbers."""
         if not self.manifest.numeric_ids:
             return None
-        return self.posts.ids_at([self.size - 1])[0], self.posts.ids_at([0])[0]
+        lowest = self.posts.ids_at([self.size - 1])[0]
+        highest = self.posts.ids_at([0])[0]
+        return lowest, highest
 
     def close(self) -> None:
         """Close the files."""
@@ -299,14 +328,11 @@ open_index = LuceneIndex.open
 
 
 def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topic]:
-    """The topics of a search; raises DataError if they, the method or the hits are none."""
-    found = [topics] if isinstance(topics, Topic) else [*topics]
-    parts = [
-        getattr(each, name, None) for each in found for name in ("query_id", "text")
-    ]
-    if not all(isinstance(part, str) for part in parts):
+    """Return the topics of a search; raises DataError for invalid arguments."""
+    checked = [topics] if isinstance(topics, Topic) else list(topics)
+    if not all(_is_topic(topic) for topic in checked):
         raise DataError(
-            f"topics: found {found[:1]!r}, expected a list of indexes.Topic"
+            f"topics: found {checked[:1]!r}, expected a list of indexes.Topic"
         )
     if not isinstance(method, tuple(METHODS.values())):
         raise DataError(
@@ -314,13 +340,21 @@ def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topi
         )
     if isinstance(hits, bool) or not isinstance(hits, int) or hits < 1:
         raise DataError(f"hits: found {hits!r}, expected a whole number of at least 1")
-    return found
+    return checked
+
+
+def _is_topic(value: object) -> bool:
+    query_id = getattr(value, "query_id", None)
+    return isinstance(query_id, str) and isinstance(getattr(value, "text", None), str)
 
 
 @dataclass
 class _Unusable:
-    """In place of an index that a process cannot open: an error in the middle of unpickling would
-    end the worker of a pool, which starts others for ever."""
+    """Stand-in for an index that a process cannot open; its use raises the error.
+
+    An error in the middle of unpickling would end the worker of a pool, which starts
+    new workers for ever.
+    """
 
     error: DataError
 
@@ -336,17 +370,17 @@ def _reopened(directory: Path) -> "LuceneIndex | _Unusable":
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:
-    """Identity of a folder, whatever its name; None if there is none."""
+    """Return the identity of a folder, whatever its name; None if it does not exist."""
     try:
         status = directory.stat()
     except OSError:
         return None
-    # With the time, as a new folder may get the number of one that was removed.
+    # The time is included because a new folder may get the number of a removed one.
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:
-    """The posts, with a progress bar on stderr where that is a terminal."""
+    """Return the posts, with a progress bar on stderr where that is a terminal."""
     from tqdm import tqdm
 
     return tqdm(posts, what, total, unit=" posts", disable=None, mininterval=0.5)

@@ -1,9 +1,9 @@
-"""The description stored with a built index, and the checks against it when the index is opened."""
+"""Description stored with an index, and checks against it when the index is opened."""
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,20 +13,23 @@ from tweetrerank.indexes.analysis import ANALYZERS, ENGLISH, STANDARD
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import sha256_of
 
-FORMAT = (
-    1  # Version of the folder's layout, raised when older indexes can no longer be read
-)
+FORMAT = 1
+"""Version of the folder's layout, raised when older indexes can no longer be read."""
+
 FILE_NAME = "manifest.json"
-SMALL = 10_000_000  # Bytes of an index up to which opening reads all of its files, in some 20 ms
-_OWN = "manifest_sha256"  # Key of the SHA-256 of the manifest's other fields
+
+SMALL = 10_000_000
+"""Bytes of an index up to which opening reads all of its files, in some 20 ms."""
+
+_CHECKSUM = "manifest_sha256"  # Key of the SHA-256 of the manifest's other fields
 
 
 class Source(NamedTuple):
-    """A file of posts at the time of indexing (size in bytes, time in nanoseconds)."""
+    """A file of posts at the time of indexing."""
 
     name: str
-    size: int
-    mtime_ns: int
+    size: int  # Bytes
+    mtime_ns: int  # Time of the last change, in nanoseconds
     sha256: str
 
     @classmethod
@@ -39,17 +42,16 @@ class Source(NamedTuple):
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
     def matches(self, path: Path) -> bool:
-        """Whether the file has this content; it is read only if its time has changed."""
+        """Whether the file has this content; read only if its time has changed."""
         try:
             status = path.stat()
         except OSError:
             return False
         if path.name != self.name or status.st_size != self.size:
             return False
-        return (
-            status.st_mtime_ns == self.mtime_ns
-            or Source.read(path).sha256 == self.sha256
-        )
+        if status.st_mtime_ns == self.mtime_ns:
+            return True
+        return Source.read(path).sha256 == self.sha256
 
 
 @dataclass(frozen=True)
@@ -58,129 +60,140 @@ class IndexManifest:
 
     posts: int  # Number of posts
     empties: int  # Number of posts with an empty text, which no search finds
-    numeric_ids: bool  # All ids are whole numbers below 2^63, so that a time limit can be applied
+    numeric_ids: bool
+    """Whether all ids are whole numbers below 2^63, as a time limit requires."""
     analyzer: str  # Name in :mod:`tweetrerank.indexes.analysis`
     sources: tuple[Source, ...]  # Files of the posts
     files: dict[str, int]  # Name -> size in bytes of every file of the index
     rebuild: str  # Command that builds the index again
-    versions: dict[str, str]  # Of the software that built it
+    versions: dict[str, str]  # Software that built the index -> its version
     format: int = FORMAT
     sha256: dict[str, str] = field(default_factory=dict)
-    """Name -> SHA-256 of every file of the index; none in a search engine."""
+    """Name -> SHA-256 of every file of the index; empty for one in a search engine."""
 
     def fields(self) -> dict[str, Any]:
-        """The manifest as JSON."""
-        fields = dataclasses.asdict(self) | {
-            "sources": [s._asdict() for s in self.sources]
-        }
-        return {name: v for name, v in fields.items() if v or name != "sha256"}
+        """Return the manifest as JSON."""
+        fields = dataclasses.asdict(self)
+        fields["sources"] = [source._asdict() for source in self.sources]
+        if not self.sha256:
+            del fields["sha256"]
+        return fields
 
     @classmethod
-    def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
-        """The manifest with this content, of an index at ``place``; raises DataError for one
-        of another version, and ValueError, TypeError, KeyError or AttributeError for damage."""
-        if (form := found["format"]) != FORMAT:
-            remedy = f"build it again with\n  {found.get('rebuild')}"
+    def from_fields(cls, place: str, content: Mapping[str, Any]) -> Self:
+        """Return the manifest with this content, of an index at ``place``.
+
+        Raises DataError for a manifest of another version, and ValueError, TypeError,
+        KeyError or AttributeError for a damaged one.
+        """
+        form = content["format"]
+        if form != FORMAT:
+            remedy = f"build it again with\n  {content.get('rebuild')}"
             if isinstance(form, int) and form > FORMAT:
                 remedy = f"a newer version wrote it: update this program, or {remedy}"
             raise DataError(
                 f"{place}: found an index of format {form}, expected {FORMAT}; {remedy}"
             )
-        fields = {
-            **found,
-            "sources": tuple(Source(**source) for source in found["sources"]),
-        }
-        # Names began with the analyzers of other languages.
+        fields = dict(content)
+        fields["sources"] = tuple(Source(**source) for source in content["sources"])
+        # Earlier versions had only the English analyzer, under another name.
         if fields["analyzer"] not in (*ANALYZERS.values(), STANDARD):
             fields["analyzer"] = ENGLISH
-        fields.pop("posts_crc", None)  # Of earlier versions, which had no SHA-256
+        # Earlier versions had this field in place of the SHA-256.
+        fields.pop("posts_crc", None)
         return cls(**fields)
 
     def write(self, directory: Path) -> None:
         """Write ``manifest.json`` into a folder."""
         fields = self.fields()
-        fields[_OWN] = json_sha256(fields)
+        fields[_CHECKSUM] = json_sha256(fields)
         text = json.dumps(fields, indent=2, ensure_ascii=False)
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read the manifest of an index; raises DataError if the folder is missing or no
-        index, or its manifest is damaged or of another version."""
-        if not (path := directory / FILE_NAME).is_file():
-            found = (
-                "a folder that is not an index"
-                if directory.is_dir()
-                else "no such folder"
-            )
+        """Read the manifest of an index.
+
+        Raises DataError if the folder is missing or is not an index, or its manifest is
+        damaged or of another version.
+        """
+        path = directory / FILE_NAME
+        if not path.is_file():
+            problem = "no such folder"
+            if directory.is_dir():
+                problem = "a folder that is not an index"
             raise DataError(
-                f"{directory}: found {found}, expected an index; build one with "
+                f"{directory}: found {problem}, expected an index; build one with "
                 f"`indexes.build(posts, {str(directory)!r})`"
             )
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
-            if (expected := fields.pop(_OWN, None)) not in (None, json_sha256(fields)):
-                raise ValueError(f"another SHA-256 than {expected}")
+            checksum = fields.pop(_CHECKSUM, None)
+            if checksum not in (None, json_sha256(fields)):
+                raise ValueError(f"another SHA-256 than {checksum}")
             return cls.from_fields(str(directory), fields)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(
                 f"{path}: not a readable manifest of an index "
-                f"({type(error).__name__}: {error}); remove {directory} and build it again"
+                f"({type(error).__name__}: {error}); "
+                f"remove {directory} and build it again"
             ) from None
 
     def check(
         self, directory: Path, sources: Sequence[Path] | None, whole: bool = False
     ) -> None:
-        """Raise DataError, with the command that rebuilds, unless the index is complete and
-        ``sources``, if given, are its files of posts.
+        """Raise DataError, with the command that rebuilds, for an unfit index.
 
-        The content of files is read, too, if the index is small, or ``whole``; else of those that
-        are newer than the manifest, which is written last.
+        Its files must be complete. If ``sources`` are passed, they must be its files of
+        posts. All files of the index are read if it is small or with ``whole``, else
+        those newer than the manifest, which is written last.
         """
-        written = (directory / FILE_NAME).stat().st_mtime_ns
-        read_all = whole or sum(self.files.values()) <= SMALL
-        present = {path.name for path in directory.iterdir() if path.name[0] != "."}
-        problems = [
-            f"found {name}, no file of it"
-            for name in present - {*self.files, FILE_NAME}
-        ]
-        for name, size in self.files.items():
-            path = directory / name
-            found = path.stat().st_size if path.is_file() else None
-            if found != size:
-                state = "is missing" if found is None else f"has {found} bytes"
-                problems.append(
-                    f"its file {name} {state}, expected {size} bytes: it is damaged"
-                )
-                continue
-            is_read = read_all or path.stat().st_mtime_ns > written
-            if self.sha256 and is_read and sha256_of(path) != self.sha256.get(name):
-                problems.append(f"found another SHA-256 in {name}: damaged")
+        names = {path.name for path in directory.iterdir() if path.name[0] != "."}
+        strays = sorted(names - self.files.keys() - {FILE_NAME})
+        problems = [f"found {name}, no file of it" for name in strays]
+        problems += self._damages(directory, whole)
         if whole and not self.sha256:
             problems.append("an earlier version built it, without SHA-256 of its files")
-        if sources is not None and (difference := self.difference(sources)):
-            problems.append(f"it was {difference}")
+        if sources is not None:
+            difference = self.difference(sources)
+            if difference:
+                problems.append(f"it was {difference}")
         if problems:
             raise self.unusable(directory, "; ".join(problems))
 
+    def _damages(self, directory: Path, whole: bool) -> Iterator[str]:
+        """Yield the problems of the index's files."""
+        manifest_time = (directory / FILE_NAME).stat().st_mtime_ns
+        read_all = whole or sum(self.files.values()) <= SMALL
+        for name, expected in self.files.items():
+            path = directory / name
+            size = path.stat().st_size if path.is_file() else None
+            if size != expected:
+                state = "is missing" if size is None else f"has {size} bytes"
+                yield (
+                    f"its file {name} {state}, expected {expected} bytes: it is damaged"
+                )
+                continue
+            must_read = read_all or path.stat().st_mtime_ns > manifest_time
+            if self.sha256 and must_read and sha256_of(path) != self.sha256.get(name):
+                yield f"found another SHA-256 in {name}: damaged"
+
     def difference(self, sources: Sequence[Path]) -> str | None:
-        """How these differ from the files of its posts, None if they do not."""
-        built, names = (
-            [source.name for source in self.sources],
-            [path.name for path in sources],
-        )
+        """Return how these differ from the files of its posts, None if they do not."""
+        built = [source.name for source in self.sources]
+        names = [path.name for path in sources]
         if sorted(built) != sorted(names):
             return f"built from {built}, expected {names}"
         for path in sources:
             if not any(source.matches(path) for source in self.sources):
-                state = (
-                    "has changed since" if path.exists() else "does not exist any more"
-                )
+                state = "does not exist any more"
+                if path.exists():
+                    state = "has changed since"
                 return f"built from {path}, which {state}"
         return None
 
     def unusable(self, directory: Path, problem: str) -> DataError:
-        """The error for an index that must be built again."""
+        """Return the error for an index that must be built again."""
         return DataError(
             f"{directory}: this index cannot be used: {problem}; build it again with\n"
             f"  {self.rebuild}"
@@ -188,28 +201,31 @@ class IndexManifest:
 
 
 def json_sha256(fields: Mapping[str, Any]) -> str:
-    """SHA-256 of the JSON of some fields, whatever their order."""
+    """Return the SHA-256 of the JSON of some fields, whatever their order."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def check_replaceable(directory: Path) -> None:
-    """Raise DataError if a new index would destroy anything but an old one."""
-    is_folder = directory.is_dir()
+    """Raise DataError if a new index would destroy anything except an old one."""
     if not directory.exists() or (directory / FILE_NAME).is_file():
         return
-    if not is_folder or any(directory.iterdir()):
-        found = "a folder that is not an index" if is_folder else "a file"
-        raise DataError(
-            f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
-            "remove it or choose another folder"
-        )
+    if directory.is_dir():
+        if not any(directory.iterdir()):
+            return
+        obstacle = "a folder that is not an index"
+    else:
+        obstacle = "a file"
+    raise DataError(
+        f"{directory}: found {obstacle}, expected an index or nothing; it is left as "
+        "it is: remove it or choose another folder"
+    )
 
 
 def software_versions(**others: str) -> dict[str, str]:
-    """Versions to record in a manifest: of ``others``, and of packages."""
+    """Return versions to record in a manifest: of ``others``, and of packages."""
     for package in ("pyserini", "tweetrerank"):
         try:
             others[package] = version(package)
-        except PackageNotFoundError:  # a checkout that is not installed
+        except PackageNotFoundError:  # A checkout that is not installed
             others[package] = "unknown"
     return others

@@ -1,12 +1,16 @@
-"""Posts as Twitter, Mastodon and Bluesky give them, and their records in our own form.
+"""Posts in the forms of Twitter, Mastodon and Bluesky, and their conversion to ours.
 
-==========  ========================================================================================
-Twitter     API 1.1: ``full_text``, ``extended_tweet``, ``retweeted_status``, ``statuses``; API 2:
-            ``note_tweet``, ``referenced_tweets``, pages ``{"data": […], "includes": …}``, streams
-            ``{"data": {…}, "matching_rules": …}``; notices; the archive's ``{"tweet": {…}}``
-Mastodon    ``content`` in HTML, ``reblog``; ``outbox.json`` of an export (ActivityPub)
-Bluesky     ``{"uri": …, "record": {…}}`` or ``value``; ``feed``, ``posts``, ``records``; Jetstream
-==========  ========================================================================================
+========  ============================================================================
+Twitter   API 1.1: ``full_text``, ``extended_tweet``, ``retweeted_status``,
+          ``statuses``. API 2: ``note_tweet``, ``referenced_tweets``, pages
+          ``{"data": […], "includes": …}``, streams
+          ``{"data": {…}, "matching_rules": …}``. Notices. The archive's
+          ``{"tweet": {…}}``.
+Mastodon  ``content`` in HTML, ``reblog``, and ``outbox.json`` of an export
+          (ActivityPub).
+Bluesky   ``{"uri": …, "record": {…}}`` or ``value``, lists ``feed``, ``posts`` and
+          ``records``, and Jetstream.
+========  ============================================================================
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,110 +21,122 @@ from tweetrerank.indexes.records import unescaped
 
 Record = Mapping[str, Any]
 
-_LISTS = (
-    "data",
-    "statuses",
-    "posts",
-    "feed",
-    "records",
-    "orderedItems",
-)  # Posts of a page
+_LISTS = ("data", "statuses", "posts", "feed", "records", "orderedItems")
+"""Keys of the posts of a page."""
+
 _TEXTS = {"text", "full_text", "contents", "content", "record", "value"}
+
 _NOTICES = {
-    *(
-        "delete",
-        "disconnect",
-        "limit",
-        "scrub_geo",
-        "status_withheld",
-        "user_withheld",
-        "warning",
-    ),
-    *("event", "friends", "friends_str", "control", "timestamp_ms", "created_at"),
-    *(
-        "errors",
-        "meta",
-        "title",
-        "detail",
-        "type",
-        "status",
-        "connection_issue",
-        "includes",
-    ),
+    "delete",
+    "disconnect",
+    "limit",
+    "scrub_geo",
+    "status_withheld",
+    "user_withheld",
+    "warning",
+    "event",
+    "friends",
+    "friends_str",
+    "control",
+    "timestamp_ms",
+    "created_at",
+    "errors",
+    "meta",
+    "title",
+    "detail",
+    "type",
+    "status",
+    "connection_issue",
+    "includes",
 }
-"""Keys of objects without a post among those of Twitter's APIs."""
+"""Keys of objects without a post in Twitter's APIs."""
 
 _TWITTER = {
-    *(
-        "id_str",
-        "full_text",
-        "truncated",
-        "extended_tweet",
-        "retweeted_status",
-        "quoted_status",
-    ),
-    *(
-        "entities",
-        "note_tweet",
-        "referenced_tweets",
-        "edit_history_tweet_ids",
-        "conversation_id",
-    ),
-    *(
-        "in_reply_to_status_id",
-        "in_reply_to_user_id",
-        "public_metrics",
-        "possibly_sensitive",
-    ),
+    "id_str",
+    "full_text",
+    "truncated",
+    "extended_tweet",
+    "retweeted_status",
+    "quoted_status",
+    "entities",
+    "note_tweet",
+    "referenced_tweets",
+    "edit_history_tweet_ids",
+    "conversation_id",
+    "in_reply_to_status_id",
+    "in_reply_to_user_id",
+    "public_metrics",
+    "possibly_sensitive",
 }
-"""Keys by which a tweet is known, whose text Twitter has escaped."""
+"""Keys that mark a tweet, whose text Twitter has escaped."""
 
 _MASTODON = {"reblog", "spoiler_text", "visibility", "attributedTo", "contentMap"}
 _BLUESKY_POST = "app.bsky.feed.post"
 
 
 def posts_in(value: Record) -> Iterator[Record | None]:
-    """The posts in an object: itself, or those of a page or an envelope; None for each notice."""
+    """Yield the posts of an object, or of a page of posts; None for each notice."""
     key = next((key for key in _LISTS if isinstance(value.get(key), list | dict)), None)
     if key is None or _TEXTS & value.keys():
         yield _unwrapped(value)
         return
-    known = {tweet.get("id"): tweet for tweet in _records(value, "includes", "tweets")}
-    for post in _records(value, key) if isinstance(value[key], list) else [value[key]]:
+    included = {
+        tweet.get("id"): tweet for tweet in _records(value, "includes", "tweets")
+    }
+    posts = _records(value, key) if isinstance(value[key], list) else [value[key]]
+    for post in posts:
         if "data" in value and not post.keys() <= _NOTICES:
-            references = _records(post, "referenced_tweets")
-            whole = [{**known.get(each.get("id"), {}), **each} for each in references]
-            post = {**post, "referenced_tweets": whole}
+            post = _with_references(post, included)
         yield _unwrapped(post)
 
 
+def _with_references(post: Record, included: Mapping[Any, Record]) -> Record:
+    """Return a tweet whose references hold the tweets that the page includes."""
+    references = [
+        {**included.get(reference.get("id"), {}), **reference}
+        for reference in _records(post, "referenced_tweets")
+    ]
+    return {**post, "referenced_tweets": references}
+
+
 def _unwrapped(value: Record) -> Record | None:
-    """The post in an envelope, None for an object without one."""
-    if value and value.keys() <= _NOTICES:
+    """Return the post within an object, None for an object without one."""
+    if _is_notice(value):
         return None
     if value.get("type") in ("Create", "Announce") and "object" in value:
-        return _record(value, "object") or None  # A boost has the address of a post.
+        # The object of a boost is the address of a post.
+        return _record(value, "object") or None
     if value.get("kind") in ("commit", "identity", "account"):
-        commit = _record(value, "commit")
-        uri = f"at://{value.get('did')}/{commit.get('collection')}/{commit.get('rkey')}"
-        value = {"uri": uri, "record": commit.get("record")}
-        return value if _record(value, "record").get("$type") == _BLUESKY_POST else None
+        return _jetstream_post(value)
     if not _TEXTS & value.keys():
         value = _record(value, "tweet") or _record(value, "post") or value
-    is_other = _record(value, "value").get("$type", _BLUESKY_POST) != _BLUESKY_POST
-    return None if is_other else value
+    if _record(value, "value").get("$type", _BLUESKY_POST) != _BLUESKY_POST:
+        return None
+    return value
+
+
+def _is_notice(value: Record) -> bool:
+    return bool(value) and value.keys() <= _NOTICES
+
+
+def _jetstream_post(event: Record) -> Record | None:
+    commit = _record(event, "commit")
+    if _record(commit, "record").get("$type") != _BLUESKY_POST:
+        return None
+    uri = f"at://{event.get('did')}/{commit.get('collection')}/{commit.get('rkey')}"
+    return {"uri": uri, "record": commit.get("record")}
 
 
 def own_form(record: Record) -> Record:
-    """A platform's record in our own form (``id``, ``text``, ``url``, ``title``); others as is."""
-    if "uri" in record and (
-        post := _record(record, "record") or _record(record, "value")
-    ):
-        return {
-            "id": record["uri"],
-            "text": post.get("text"),
-            "url": _bluesky_url(post),
-        }
+    """Return a platform's record with our keys ``id``, ``text``, ``url`` and ``title``.
+
+    Records of no platform are returned as they are.
+    """
+    if "uri" in record:
+        post = _record(record, "record") or _record(record, "value")
+        if post:
+            url = _bluesky_url(post)
+            return {"id": record["uri"], "text": post.get("text"), "url": url}
     content = record.get("content")
     if isinstance(content, str) and (
         _MASTODON & record.keys() or content.startswith("<p")
@@ -130,51 +146,61 @@ def own_form(record: Record) -> Record:
 
 
 def _twitter(record: Record) -> Record:
-    original = _record(record, "retweeted_status")
-    for each in _records(record, "referenced_tweets"):
-        if each.get("type") == "retweeted":
-            original = each
-    text, url = _tweet_text(record), record.get("url") or _tweet_url(record)
-    if isinstance(whole := _tweet_text(original), str) and isinstance(text, str):
-        head, colon, _ = text.partition(": ")
-        if text.startswith("RT @") and colon:
-            text = f"{head}: {whole}"
-    return {
-        **{
-            key: value
-            for key, value in record.items()
-            if key not in ("full_text", "contents")
-        },
-        "text": unescaped(text) if isinstance(text, str) else text,
-        "url": url or _tweet_url(original),
+    original = _original(record)
+    text = _tweet_text(record)
+    whole_text = _tweet_text(original)
+    if isinstance(text, str):
+        author, colon, _ = text.partition(": ")
+        is_retweet = text.startswith("RT @") and bool(colon)
+        if is_retweet and isinstance(whole_text, str):
+            text = f"{author}: {whole_text}"
+        text = unescaped(text)
+    fields = {
+        key: value
+        for key, value in record.items()
+        if key not in ("full_text", "contents")
     }
+    url = record.get("url") or _tweet_url(record) or _tweet_url(original)
+    return {**fields, "text": text, "url": url}
 
 
-def _places(record: Record) -> list[Record]:
-    """Where a tweet has its text and links, the whole ones first."""
+def _original(record: Record) -> Record:
+    """Return the tweet that a retweet repeats, an empty object without one."""
+    original = _record(record, "retweeted_status")
+    for reference in _records(record, "referenced_tweets"):
+        if reference.get("type") == "retweeted":
+            original = reference
+    return original
+
+
+def _sources(record: Record) -> list[Record]:
+    """Return the objects with a tweet's text and links, the complete ones first."""
     return [_record(record, "note_tweet"), _record(record, "extended_tweet"), record]
 
 
 def _tweet_text(record: Record) -> Any:
-    keys = ("full_text", "text", "contents")
-    texts = (place.get(key) for place in _places(record) for key in keys)
-    return next((text for text in texts if text is not None), None)
+    for source in _sources(record):
+        for key in ("full_text", "text", "contents"):
+            text = source.get(key)
+            if text is not None:
+                return text
+    return None
 
 
 def _tweet_url(record: Record) -> str:
-    """The first ``entities.urls[].expanded_url``, else its ``url``, else ""; not of a medium."""
-    links = (
-        link
-        for place in _places(record)
-        for link in _records(place, "entities", "urls")
-    )
-    urls = (
-        link.get(k)
-        for link in links
-        for k in ("expanded_url", "url")
-        if "media_key" not in link
-    )
-    return next((url for url in urls if isinstance(url, str) and url), "")
+    """Return the first expanded link, else the first short one, else "".
+
+    Links of media do not count.
+    """
+    for source in _sources(record):
+        for link in _records(source, "entities", "urls"):
+            if "media_key" in link:
+                continue
+            for key in ("expanded_url", "url"):
+                url = link.get(key)
+                if isinstance(url, str) and url:
+                    return url
+    return ""
 
 
 def _mastodon(record: Record) -> Record:
@@ -182,66 +208,59 @@ def _mastodon(record: Record) -> Record:
     html = _Html()
     html.feed(str(post.get("content") or ""))
     html.close()
+    card_url = _record(post, "card").get("url")
     return {
         "id": record.get("id"),
         "title": post.get("spoiler_text") or post.get("summary"),
-        "text": " ".join("".join(html.parts).split()),
-        "url": next(iter(html.links), _record(post, "card").get("url")),
+        "text": " ".join("".join(html.texts).split()),
+        "url": next(iter(html.links), card_url),
     }
 
 
 def _bluesky_url(post: Record) -> Any:
-    features = (
-        each
-        for facet in _records(post, "facets")
-        for each in _records(facet, "features")
-    )
-    links = (
-        each.get("uri") for each in features if str(each.get("$type")).endswith("#link")
-    )
-    external = _record(post, "embed", "external") or _record(
-        post, "embed", "media", "external"
-    )
-    return next(links, external.get("uri"))
+    for facet in _records(post, "facets"):
+        for feature in _records(facet, "features"):
+            if str(feature.get("$type")).endswith("#link"):
+                return feature.get("uri")
+    external = _record(post, "embed", "external")
+    if not external:
+        external = _record(post, "embed", "media", "external")
+    return external.get("uri")
 
 
 class _Html(HTMLParser):
-    """The text of HTML, and its links but those of mentions and hashtags."""
+    """The text of HTML, and its links except mentions and hashtags."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: list[str] = []
+        self.texts: list[str] = []
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        known = dict(attrs)
         if tag in ("p", "br", "li", "div", "blockquote"):
-            self.parts.append(" ")
-        kinds = f"{known.get('class')} {known.get('rel')}".split()
-        if (
-            tag == "a"
-            and known.get("href")
-            and not {"mention", "hashtag", "tag"} & {*kinds}
-        ):
-            self.links.append(str(known["href"]))
+            self.texts.append(" ")
+        attributes = dict(attrs)
+        kinds = f"{attributes.get('class')} {attributes.get('rel')}".split()
+        href = attributes.get("href")
+        is_tag = not {"mention", "hashtag", "tag"}.isdisjoint(kinds)
+        if tag == "a" and href and not is_tag:
+            self.links.append(href)
 
     def handle_data(self, data: str) -> None:
-        self.parts.append(data)
+        self.texts.append(data)
 
 
 def _record(value: Record, *keys: str) -> Record:
-    """The object at the end of a path of keys; an empty one where there is none."""
+    """Return the object at the end of a path of keys, else an empty one."""
     for key in keys:
-        found = value.get(key)
-        value = found if isinstance(found, dict) else {}
+        inner = value.get(key)
+        value = inner if isinstance(inner, dict) else {}
     return value
 
 
 def _records(value: Record, *keys: str) -> list[Record]:
-    """The objects in the list at the end of a path of keys."""
-    found = _record(value, *keys[:-1]).get(keys[-1])
-    return (
-        [each for each in found if isinstance(each, dict)]
-        if isinstance(found, list)
-        else []
-    )
+    """Return the objects in the list at the end of a path of keys."""
+    items = _record(value, *keys[:-1]).get(keys[-1])
+    if not isinstance(items, list):
+        return []
+    return [item for item in items if isinstance(item, dict)]

@@ -18,28 +18,26 @@ from tweetrerank.indexes.records import (
 )
 
 _IDS = ("id_str", "id", "_id", "doc_id", "docno")
-"""Keys of a post's id; id_str first, as programs that read numbers as floats round the others."""
+"""Keys of a post's id. ``id_str`` comes first: programs that read numbers as floats
+round the other ids."""
 
 _TEXTS = ("full_text", "text", "contents", "content")
 
-FIELDS = (
-    "id",
-    "text",
-    "url",
-    "title",
-)  # Fields of a post that columns may be named for
+FIELDS = ("id", "text", "url", "title")
+"""Fields of a post that columns may be named for."""
 
 
 class Post(NamedTuple):
-    """One post: id, text, and the expanded form of its first link ("" without a link)."""
+    """One post."""
 
     doc_id: str
     text: str
-    url: str = ""
+    url: str = ""  # Expanded form of the first link, "" without a link
     signals: Mapping[str, Any] = {}  # Name -> value of a further field
 
     def __hash__(self) -> int:
-        return hash(self.doc_id)  # A mapping has no hash.
+        # A mapping cannot be hashed.
+        return hash(self.doc_id)
 
 
 def read_posts(
@@ -47,13 +45,15 @@ def read_posts(
     columns: Mapping[str, str] | None = None,
     signals: Sequence[str] = (),
 ) -> Iterator[Post]:
-    """Read posts from a file, plain or compressed (``.gz``, ``.bz2``), in the file's order.
+    """Read posts from a file, plain or compressed (``.gz``, ``.bz2``), in its order.
 
-    It has JSON objects as :func:`post_of` reads them, one a line or in an array, pages of a
-    platform's API, or is a table (``.csv``, ``.tsv``) whose header has the keys of these objects.
-    ``columns`` maps :data:`FIELDS` to columns or keys of other names; ``signals`` are further
-    fields (:func:`tweetrerank.indexes.records.value_of`). Blank lines are skipped, notices of streaming APIs
-    are skipped and counted. DataError: a line has another form, or the file cannot be read.
+    The file has JSON objects as :func:`post_of` reads them, one a line or in an array,
+    or pages of a platform's API. A table (``.csv``, ``.tsv``) has the keys of these
+    objects in its header. ``columns`` maps :data:`FIELDS` to columns or keys of other
+    names. ``signals`` are further fields
+    (:func:`tweetrerank.indexes.records.value_of`). Blank lines are skipped. Notices of
+    streaming APIs are skipped and counted. Raises DataError if the file cannot be read
+    or a line has another form.
     """
     return (post for _, post in numbered_posts(path, columns, signals))
 
@@ -63,7 +63,7 @@ def numbered_posts(
     columns: Mapping[str, str] | None = None,
     signals: Sequence[str] = (),
 ) -> Iterator[tuple[int, Post]]:
-    """The posts of :func:`read_posts` with the numbers of their lines, from 1."""
+    """Yield (number of its line, from 1, post) of :func:`read_posts`."""
     notices = 0
     for number, value in read_records(path):
         where = f"{path}:{number}"
@@ -71,70 +71,79 @@ def numbered_posts(
             if record is None:
                 notices += 1
                 continue
-            post = post_of(
-                _chosen(record, columns, where) if columns else record, where
-            )
-            yield number, with_signals(post, record, signals)
+            fields = _renamed(record, columns, where) if columns else record
+            yield number, with_signals(post_of(fields, where), record, signals)
     if notices:
         print(
             f"{path}: {notices:,} notices without a post, passed over", file=sys.stderr
         )
 
 
-def _chosen(
+def _renamed(
     record: Mapping[str, Any], columns: Mapping[str, str], where: str
 ) -> Mapping[str, Any]:
-    """The record with the fields of other names under their own."""
-    if lacking := [name for name in columns.values() if name not in record]:
+    """Return the fields of a record whose columns have other names."""
+    missing = [name for name in columns.values() if name not in record]
+    if missing:
         raise DataError(
-            f"{where}: found {keys_of(record)}, expected the columns {', '.join(lacking)}"
+            f"{where}: found {keys_of(record)}, expected the columns "
+            f"{', '.join(missing)}"
         )
     return {field: record.get(columns.get(field, field)) for field in FIELDS}
 
 
 def post_of(record: Mapping[str, Any], where: str) -> Post:
-    """The post of a JSON object or of a row of a table; DataError begins with ``where``.
+    """Return the post of a JSON object or of a table's row.
 
-    Its keys are one of :data:`_IDS`, one of :data:`_TEXTS`, whose text may be empty, and optionally
-    ``url`` and ``title``, which is put before a text that does not begin with it. Objects of
-    platforms are understood as they are (:mod:`tweetrerank.indexes.platforms`): longer texts and the originals
-    of retweets are preferred, the link is the first expanded one, escapes are decoded.
+    The id has one of the keys :data:`_IDS`, the text, which may be empty, one of
+    :data:`_TEXTS`. ``url`` and ``title`` are optional. The title is put before a text
+    that does not begin with it. Objects of platforms are converted
+    (:mod:`tweetrerank.indexes.platforms`): complete texts and the originals of retweets
+    are preferred, the link is the first expanded one, and escapes are decoded. Raises
+    DataError, which begins with ``where``, for another form.
     """
-    own = own_form(record)
-    title, url = (_text(own, key, where) for key in ("title", "url"))
-    key = next((key for key in _TEXTS if not _is_missing(own.get(key))), None)
-    doc_id = id_under(_IDS, own, where)
+    fields = own_form(record)
+    title = _text(fields, "title", where)
+    url = _text(fields, "url", where)
+    key = next((key for key in _TEXTS if not _is_missing(fields.get(key))), None)
+    doc_id = id_under(_IDS, fields, where)
     if key is None:
-        expected = 'expected a text under "text", "contents" or "full_text"'
-        raise DataError(f"{where}: found {keys_of(record)}, {expected}")
-    text = _text(own, key, where)
+        raise DataError(
+            f"{where}: found {keys_of(record)}, expected a text under "
+            '"text", "contents" or "full_text"'
+        )
+    text = _text(fields, key, where)
     if title and not text.startswith(title):
         text = f"{title} {text}"
     return Post(doc_id, well_formed(text), well_formed(url))
 
 
 def with_signals(post: Post, record: Any, signals: Sequence[str]) -> Post:
-    """A post with the values of further fields of its record, where there are any."""
+    """Return the post with the values of further fields of its record, if any."""
     if not signals:
         return post
-    found = {name: value_of(record, name) for name in signals}
-    return post._replace(
-        signals={name: v for name, v in found.items() if v is not None}
-    )
+    values = {}
+    for name in signals:
+        value = value_of(record, name)
+        if value is not None:
+            values[name] = value
+    return post._replace(signals=values)
 
 
 def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:
-    """A post that is one, or the post of a row; see :func:`post_of` and :func:`with_signals`."""
-    return (
-        row
-        if isinstance(row, Post)
-        else with_signals(post_of(row, where), row, signals)
-    )
+    """Return a post as it is, or the post of a row with its signals.
+
+    See :func:`post_of` and :func:`with_signals`.
+    """
+    if isinstance(row, Post):
+        return row
+    return with_signals(post_of(row, where), row, signals)
 
 
 def _text(record: Mapping[str, Any], key: str, where: str) -> str:
-    """A text, "" for one that is absent, null or NaN."""
-    if _is_missing(value := record.get(key)):
+    """Return a text, "" for one that is absent, null or NaN."""
+    value = record.get(key)
+    if _is_missing(value):
         return ""
     if not isinstance(value, str):
         raise DataError(f"{where}: found {key} {short_json(value)}, expected a text")
@@ -146,12 +155,13 @@ def _is_missing(value: Any) -> bool:
 
 
 def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
-    """``FILE:LINE`` of the posts with an id, in those files that :func:`read_posts` reads."""
-    found = []
+    """Return ``FILE:LINE`` of the posts with an id, in files of :func:`read_posts`."""
+    places = []
     for path in paths:
         with contextlib.suppress(DataError):
             posts = numbered_posts(path)
-            found += [
+            # A file that cannot be read to its end adds no places.
+            places += [
                 f"{path}:{number}" for number, post in posts if post.doc_id == doc_id
             ]
-    return found
+    return places

@@ -4,13 +4,17 @@
     python -m pipeline.adapt --collection my-posts.toml
     python -m pipeline.search --collection my-posts.toml
 
-A sentence transformer, the teacher, encodes the posts once. Then every word gets a vector, so that
-the sums of these vectors are as near as possible to the encodings. They are written beside
-the models, and searches of the collection compare meaning by them: the teacher is not needed again.
-The words of posts that are in a search engine alone are counted, too, as those of others are by the
-first search: the rarer, the more a word counts.
-An interrupted run continues when the command is repeated. Posts that are added to the index later
-need no new adaptation unless many of their words are unknown: --check says how many.
+A sentence transformer, the teacher, encodes the posts once. Each word gets a vector, so
+that the sums of these vectors are as near as possible to the encodings. The vectors are
+written to the folder of the models. Searches of the collection then compare meaning by
+them, and do not run the teacher.
+
+Rare words count more than common ones. For posts that only a search engine has, this
+command counts the words; for other posts the first search does.
+
+Repeat the command to continue an interrupted run. Posts that are added to the index
+later need no new adaptation unless many of their words are unknown. --check prints the
+share of unknown words.
 """
 
 import json
@@ -31,9 +35,12 @@ from tweetrerank.pipeline.runtime import bar, choose_device
 from tweetrerank.pipeline.text import counted, say
 from tweetrerank.pipeline.usage_error import UsageError
 
-MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
-DRAWN = 20  # Posts by which the vectors' collection is known again, about
-KEPT = "encodings"  # Folder beside the index with the encodings of an unfinished or repeated run
+# Default number of posts to encode; more improve little
+MOST_POSTS = 200_000
+# Approximate number of posts that identify the collection of the vectors
+SAMPLED = 20
+# Ending of the folder with encodings, for an interrupted or a second run
+ENCODINGS = "encodings"
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,9 @@ class Options:
         metavar="DIR",
     )
     teacher: str | None = option(
-        "minilm (English), multilingual, or a folder of the library sentence-transformers "
-        "(default: by the language of the collection, or of its index)",
+        "minilm (English), multilingual, or a folder of the library "
+        "sentence-transformers (default: by the language of the collection, or of its "
+        "index)",
         metavar="NAME|DIR",
     )
     posts: int = option(
@@ -60,7 +68,8 @@ class Options:
         parse=positive_int,
     )
     check: bool = option(
-        "only report what an earlier run made, and the words of the posts that it does not know",
+        "only report what an earlier run made, and the words of the posts that it does "
+        "not know",
         flag=True,
     )
     device: str = option(
@@ -71,14 +80,14 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Encode, fit, check, write."""
+    """Encode the posts, fit word vectors, check and write them."""
     if bool(options.collection) == bool(options.index):
         raise UsageError("give one of --collection NAME and --index DIR")
     collection = open_collection(options.collection, options.index, data=options.data)
     if collection.index_directory is None:
         raise UsageError(
-            f"--collection: {collection.name} is not searched, its candidates are given; expected "
-            "a collection with an index"
+            f"--collection: {collection.name} is not searched, its candidates are "
+            "given; expected a collection with an index"
         )
     if options.check:
         _report(collection)
@@ -94,61 +103,68 @@ def adapt(options: Options, collection: Collection) -> None:
 
     name = options.teacher or _teacher_of(collection)
     teacher = open_teacher(name, choose_device(options.device, options.threads))
-    posts = _sample(
-        [post for post in collection.posts() if post.text.strip()], options.posts
-    )
+    posts = _posts(collection, options.posts)
     texts = [post.text for post in posts]
-    if len(texts) < 2:
-        raise DataError(
-            f"{collection.title}: found {len(texts)} posts with a text, expected more"
-        )
     path = collection.adapted_path
     assert path is not None
     with bar(len(texts), f"encode by {teacher.name}", "post") as progress:
-        encodings = encode(
-            texts, teacher, path.with_name(f"{path.stem}.{KEPT}"), progress
-        )
+        folder = path.with_name(f"{path.stem}.{ENCODINGS}")
+        encodings = encode(texts, teacher, folder, progress)
     with bar(2 * ROUNDS, "fit", "round") as progress:
         explained, agreement = check(texts, encodings, progress)
         space = fit(texts, encodings, progress)
     print(
-        f"held-out posts: {explained:.1%} of the encodings' variance explained; agreement "
-        f"with the teacher's order {agreement:.3f} (Spearman's ρ)"
+        f"held-out posts: {explained:.1%} of the encodings' variance explained; "
+        f"agreement with the teacher's order {agreement:.3f} (Spearman's ρ)"
     )
-    drawn = {
-        post.doc_id: text_number(post.text)
-        for post in posts[:: len(posts) // DRAWN + 1]
-    }
-    made = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
-    made |= {
+    sample = posts[:: len(posts) // SAMPLED + 1]
+    identity = {post.doc_id: text_number(post.text) for post in sample}
+    metadata = {
+        "teacher": teacher.name,
+        "fingerprint": teacher.fingerprint,
         "collection": collection.key,
         "posts": str(len(posts)),
-        "sample": json.dumps(drawn),
+        "sample": json.dumps(identity),
     }
-    write_bytes(path, space.content(made))
+    write_bytes(path, space.content(metadata))
     file_of(collection, texts)
-    print(
-        f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB"
-    )
+    words = counted(len(space.words), "word")
+    print(f"wrote {path}: {words}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _teacher_of(collection: Collection) -> str:
-    """The teacher for the language of the posts, which the index tells if nobody says it."""
-    language, index = collection.language, collection.index_directory
+    """Return the teacher for the language of the posts.
+
+    If the collection names no language, the analyzer of its index decides.
+    """
+    language = collection.language
+    index = collection.index_directory
     if language in (None, UNDETERMINED):
         language = "en"
         if index and (index / FILE_NAME).is_file():
             name = IndexManifest.read(index).analyzer
-            language = next(
-                (code for code, of in ANALYZERS.items() if of == name), UNDETERMINED
+            languages = (
+                code for code, analyzer in ANALYZERS.items() if analyzer == name
             )
+            language = next(languages, UNDETERMINED)
     teacher = "minilm" if language == "en" else "multilingual"
     say(f"teacher: {teacher}, for the language {language}")
     return teacher
 
 
+def _posts(collection: Collection, most: int) -> Sequence[Post]:
+    """Return the posts to encode; DataError: fewer than two have a text."""
+    posts = [post for post in collection.posts() if post.text.strip()]
+    sample = _sample(posts, most)
+    if len(sample) < 2:
+        raise DataError(
+            f"{collection.title}: found {len(sample)} posts with a text, expected more"
+        )
+    return sample
+
+
 def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
-    """All posts, or ``most`` of them, drawn at random in their order, always the same."""
+    """Return all posts in their order, or ``most`` random ones, always the same."""
     if len(posts) <= most:
         return posts
     import numpy as np
@@ -159,32 +175,31 @@ def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
 
 
 def _report(collection: Collection) -> None:
-    """The drift of the posts: words that the vectors were not fitted to."""
+    """Print the share of the posts' words that the vectors were not fitted to."""
     from tweetrerank.rerankers.text.lexicon import Lexicon
     from tweetrerank.rerankers.text.spaces import description_of
 
-    space, path = collection.adapted_space, collection.adapted_path
+    space = collection.adapted_space
+    path = collection.adapted_path
     if space is None or path is None:
-        where = f"--collection {collection.file or collection.name}"
+        option_of = f"--collection {collection.file or collection.name}"
         if not (collection.file or collection.has_topics):
-            where = f"--index {collection.index_directory}"
+            option_of = f"--index {collection.index_directory}"
         raise DataError(
-            f"{collection.title}: found no adapted word vectors, expected some in {path}; make "
-            f"them by python -m pipeline.adapt {where}"
+            f"{collection.title}: found no adapted word vectors, expected some in "
+            f"{path}; make them by python -m pipeline.adapt {option_of}"
         )
-    lexicon, made = (
-        Lexicon.from_texts([p.text for p in collection.posts()]),
-        description_of(path),
-    )
-    known = sum(
-        space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist()
-    )
-    unknown = 1 - known / max(1, len(lexicon.texts.values))
+    lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
+    rows = lexicon.texts.values.tolist()
+    known = sum(space.knows(lexicon.words[row]) for row in rows)
+    unknown = 1 - known / max(1, len(rows))
+    metadata = description_of(path)
+    words = counted(len(space.words), "word")
+    posts = counted(int(metadata.get("posts", 0)), "post")
     print(
-        f"{path}: {counted(len(space.words), 'word')}, by {made.get('teacher', '?')} on "
-        f"{counted(int(made.get('posts', 0)), 'post')}\n"
-        f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
-        "not among them and have general vectors alone"
+        f"{path}: {words}, by {metadata.get('teacher', '?')} on {posts}\n"
+        f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the "
+        "collection are not among them and have general vectors alone"
     )
 
 

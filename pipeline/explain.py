@@ -1,12 +1,13 @@
 """Explain a ranking: ranks of a topic's posts before and after reranking, and reasons.
 
     python -m pipeline.explain --topics mb2012 --query-id 51
-    python -m pipeline.explain --topics mb2012 --query-id 51 --candidates ql --output page.html
+    python -m pipeline.explain --topics mb2012 --query-id 51 --output page.html
     python -m pipeline.explain --topics sample --query-id 1 --doc-id 164 --doc-id 165
     python -m pipeline.explain --topics mb2012 --query-id 84 --reranker fusion
 
-The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of Rao et al. (AAAI
-2019); for window and the fusions the contribution of each family of features to a post's score.
+For MP-HCNN, the reasons are the matches of its similarity layer, as in table 6 of Rao
+et al. (AAAI 2019). For window and the fusions, they are the contributions of the
+families of features to a post's score.
 """
 
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ class Options(RankingOptions):
 
     query_id: str = option("the topic to explain", required=True)
     doc_id: tuple[str, ...] = option(
-        "a post to explain; may be given several times (default: the best of the new ranking, "
-        "and the largest gains and losses in rank)",
+        "a post to explain; may be given several times (default: the best of the new "
+        "ranking, and the largest gains and losses in rank)",
         many=True,
     )
     show: int | None = option(
@@ -37,11 +38,13 @@ class Options(RankingOptions):
         parse=positive_int,
     )
     output: Path | None = option(
-        "write an HTML page instead of printing", parse=output_file, metavar="HTML"
+        "write an HTML page instead of printing",
+        parse=output_file,
+        metavar="HTML",
     )
 
     def problems(self) -> list[str]:
-        """Arguments that contradict one another."""
+        """Return the problems of arguments that contradict one another."""
         problems = super().problems()
         if self.reranker == NONE:
             problems.append(
@@ -58,12 +61,14 @@ def main(options: Options) -> None:
     from tweetrerank.pipeline.explanation.views import page, print_explanation
 
     collection = options.open_collection()
-    topic = topic_named(options.query_id, collection.topics, collection.name)
+    # The ranker comes first: it checks the arguments, and the topics may be missing.
     ranker = options.open_ranker(collection)
-
+    topic = topic_named(options.query_id, collection.topics, collection.name)
     ranking = ranker.rank([topic], options.hits or DEFAULT_HITS)
     explanation = ranker.explain(
-        ranking, options.doc_id, show=options.show or DEFAULT_SHOW
+        ranking,
+        options.doc_id,
+        show=options.show or DEFAULT_SHOW,
     )
     if ranker.description:
         say(ranker.description)

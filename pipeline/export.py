@@ -4,8 +4,8 @@
     python -m pipeline.export --collection my-posts.toml --output models/my-posts
     tweetrerank serve --checkpoint models/my-posts
 
-The folder holds all that the model needs: words and weights that it shares with others, λ and
-calibration, judgments, and for a collection the word vectors adapted to it.
+The folder has all files that the model needs: words and weights that it shares with
+others, λ and calibration, judgments, and the word vectors adapted to a collection.
 """
 
 from dataclasses import dataclass
@@ -36,40 +36,47 @@ class Options:
 
 def main(options: Options) -> None:
     """Write the folder, whole or not at all."""
-    target, problems = options.output, []
-    if bool(options.model) == bool(options.collection):
-        problems.append("expected a model or --collection, one of them")
-    if target.exists():
-        problems.append(
-            f"--output {target}: it exists; expected a folder that does not"
-        )
-    if problems:
-        raise UsageError(problems)
+    _check(options)
 
     from tweetrerank.pipeline.ranking.build import Source, best_source
     from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE, tuning_of
     from tweetrerank.rerankers import checkpoint as checkpoints
 
-    key, others = "", dict[str, bytes]()
+    key = ""
     if options.collection:
         collection = open_collection(options.collection, data=options.data)
-        source, key = best_source(collection), collection.key
-        known = (source.adapted, source.frequencies)
-        names = (checkpoints.ADAPTED_FILE, checkpoints.FREQUENCIES)
-        others = {
-            name: path.read_bytes()
-            for name, path in zip(names, known, strict=True)
-            if path
-        }
+        source = best_source(collection)
+        key = collection.key
     else:
         source = Source(checkpoints.find(options.model or ""))
-    folder = source.folder
-    if (tuned := tuning_of(folder, key)) and tuned.path:
-        others[TUNING_FILE] = tuned.path.read_bytes()
-    with atomic_directory(target) as new:
-        checkpoints.copy_whole(folder, new, others, source.idf)
-    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    say(f"wrote {target}, {size / 1e6:.1f} MB, from {folder}")
+    files_of_collection = {
+        checkpoints.ADAPTED_FILE: source.adapted,
+        checkpoints.FREQUENCIES: source.frequencies,
+    }
+    files = {
+        name: path.read_bytes() for name, path in files_of_collection.items() if path
+    }
+    tuning = tuning_of(source.folder, key)
+    if tuning and tuning.path:
+        files[TUNING_FILE] = tuning.path.read_bytes()
+    output = options.output
+    with atomic_directory(output) as folder:
+        checkpoints.copy_whole(source.folder, folder, files, source.idf)
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    say(f"wrote {output}, {size / 1e6:.1f} MB, from {source.folder}")
+
+
+def _check(options: Options) -> None:
+    """Raise UsageError with all problems of the options."""
+    problems = []
+    if bool(options.model) == bool(options.collection):
+        problems.append("expected a model or --collection, one of them")
+    if options.output.exists():
+        problems.append(
+            f"--output {options.output}: it exists; expected a folder that does not"
+        )
+    if problems:
+        raise UsageError(problems)
 
 
 if __name__ == "__main__":

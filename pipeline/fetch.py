@@ -5,10 +5,10 @@
     python -m pipeline.fetch --list           # all files, and whether they are present
     python -m pipeline.fetch --check          # compare the files with their checksums
 
-The tweets are for research only. Instead of a download you may copy a file into the data folder,
-under the path that --list shows beside its address. An interrupted file is downloaded anew.
-Word vectors are cut from GloVe's archive at the end, and hold the words of the collections that are
-there then.
+The tweets are for research only. A file can also be copied into the data folder by
+hand; --list shows its path and its address. After an interruption, a file is downloaded
+from the start. Word vectors are cut from GloVe's archive at the end. They cover the
+words of the collections in the data folder at that time.
 """
 
 import gzip
@@ -23,22 +23,24 @@ from urllib.parse import urlsplit
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import sha256_of, write_bytes
-from tweetrerank.pipeline.collections.collection import (
-    by_hand,
-    catalogue,
-    data_directory,
-)
+from tweetrerank.pipeline.collections.catalogue import by_hand, catalogue
+from tweetrerank.pipeline.collections.folders import data_directory
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import argument, option
 from tweetrerank.pipeline.text import counted, did_you_mean, print_table, say
 from tweetrerank.pipeline.usage_error import UsageError
 
 ATTEMPTS = 5
-TIMEOUT = (4.0, 30.0)  # Seconds for a connection, and without data
-COMMONEST = 100_000  # Words of a cut that need not occur in a collection
+# Seconds for a connection, and between two parts of the data
+TIMEOUT = (4.0, 30.0)
+# Number of the commonest words, which a cut has even if no collection does
+COMMONEST = 100_000
 
 PLAIN = re.compile(r"[a-z][a-z0-9-]+|[!-/:-@[-`{-~“”‘’…£¥€]")
-"""Words of our glove.6B.100d.bin.gz: no numbers, single letters, accents, dots or apostrophes."""
+"""Words of our glove.6B.100d.bin.gz.
+
+It has no numbers, single letters, accents, dots or apostrophes.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,9 @@ class Options:
     """Names of collections, and the data folder."""
 
     names: tuple[str, ...] = argument(
-        "collections (mb2011, mb12, trecqa-raw, trecqa-clean, trecqa-all-raw, trecqa-all-clean, "
-        "wikiqa, embeddings, argkp-train, …); none means all that can be fetched",
+        "collections (mb2011, mb12, trecqa-raw, trecqa-clean, trecqa-all-raw, "
+        "trecqa-all-clean, wikiqa, embeddings, argkp-train, …); none means all that "
+        "can be fetched",
         many=True,
         required=False,
     )
@@ -56,29 +59,30 @@ class Options:
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
+# Files of the catalogue
+
+
 class Cut(NamedTuple):
-    """A file of word vectors of ``size`` dimensions that is made of an archive."""
+    """File of word vectors, cut from an archive."""
 
     path: str  # Below the data folder
-    size: int
-    plain: bool = False  # Of :data:`PLAIN` words alone
+    size: int  # Dimensions of a vector
+    plain: bool = False  # Only :data:`PLAIN` words
 
 
 class Entry(NamedTuple):
-    """One file of the catalogue."""
+    """File of the catalogue."""
 
     path: str  # Below the data folder
     size: int  # In bytes
-    sha256: str  # Of the whole file, hexadecimal
+    sha256: str  # Hexadecimal
     groups: tuple[str, ...]  # Collections that need it
-    url: (
-        str | None
-    )  # Address of the published file; None for a file to be put there by hand
+    url: str | None  # None for a file that users copy by hand
     cuts: tuple[Cut, ...] = ()
-    """Smaller files that are made of it. Once all are there, the entry is not needed."""
+    """Smaller files that are cut from it. If all exist, the entry is not needed."""
 
     def missing_cuts(self, folder: Path) -> list[Cut]:
-        """The ``cuts`` that are not in the data folder."""
+        """Return the ``cuts`` that are not in the data folder."""
         return [cut for cut in self.cuts if not (folder / cut.path).is_file()]
 
     @property
@@ -87,187 +91,264 @@ class Entry(NamedTuple):
         return urlsplit(self.url or "").netloc
 
 
-class UnreachableError(DataError):
-    """The host of a file cannot be reached; that of other files may be."""
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Return all files that can be fetched."""
+    return tuple(_entry(row) for row in catalogue()["files"])
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    cuts = tuple(Cut(*cut) for cut in row.get("cuts", ()))
+    return Entry(**(row | {"groups": tuple(row["groups"]), "cuts": cuts}))
+
+
+def select(names: Sequence[str]) -> list[Entry]:
+    """Return the files of collections (``mb2011``, ``mb11``, …); no name means all."""
+    groups = sorted(_groups(entries()))
+    aliases = {f"mb{group[-2:]}": group for group in groups if group.startswith("mb")}
+    selected = {aliases.get(name, name) for name in names}
+    expected = f"expected one of {', '.join(groups)}"
+    problems = []
+    for name in sorted(selected.difference(groups)):
+        similar = did_you_mean(name, groups + list(aliases))
+        problems.append(f"found the name {name!r}, {expected}{similar}")
+    if problems:
+        raise UsageError(problems)
+    if not names:
+        return list(entries())
+    return [entry for entry in entries() if selected.intersection(entry.groups)]
+
+
+def _groups(selected: Iterable[Entry]) -> set[str]:
+    return {group for entry in selected for group in entry.groups}
+
+
+def state(entry: Entry, folder: Path) -> str:
+    """Return ``present``, ``missing``, or the damage of a file.
+
+    A file is also present if all its cuts are.
+    """
+    path = folder / entry.path
+    if not path.is_file():
+        has_cuts = entry.cuts and not entry.missing_cuts(folder)
+        return "present" if has_cuts else "missing"
+    size = path.stat().st_size
+    if size != entry.size:
+        return f"damaged: found {size} bytes, expected {entry.size}"
+    sha256 = sha256_of(path)
+    if sha256 != entry.sha256:
+        return f"damaged: found the SHA-256 {sha256}, expected {entry.sha256}"
+    return "present"
+
+
+# The command
 
 
 def main(options: Options) -> None:
     """List, check or fetch."""
-    wanted, folder = select(options.names), data_directory(options.data)
+    selected = select(options.names)
+    folder = data_directory(options.data)
     if options.list or options.check:
-        _list(wanted, folder, options)
+        _list(selected, folder, options)
         return
     if not options.names:
-        lacking = [e for e in wanted if not e.url and not (folder / e.path).exists()]
-        if missing := {str(Path(entry.path).parent) for entry in lacking}:
-            told = "put there by hand (fetch with a collection's name says how)"
-            say(f"{told}: {', '.join(missing)}")
-        wanted = [entry for entry in wanted if entry.url]
-    for beginning, text in catalogue()["terms"].items():
-        if any(
-            group.startswith(beginning) for entry in wanted for group in entry.groups
-        ):
-            say(text)
-    fetched, failures = fetch_all(wanted, folder)
+        _note_manual_files(selected, folder)
+        selected = [entry for entry in selected if entry.url]
+    _print_terms(selected)
+    fetched, failures = fetch_all(selected, folder)
     print(f"{fetched} files fetched into {folder}")
-    for entry in wanted:
-        if (cuts := entry.missing_cuts(folder)) and state(entry, folder) == "present":
-            for cut in cuts:
-                write_cut(folder / entry.path, cut, folder)
+    _write_cuts(selected, folder)
+    if len(failures) > 1:
+        failures.insert(0, "not all files could be fetched:")
     if failures:
-        heading = [] if len(failures) == 1 else ["not all files could be fetched:"]
-        raise DataError("\n  ".join([*heading, *failures]))
+        raise DataError("\n  ".join(failures))
 
 
-@cache
-def entries() -> tuple[Entry, ...]:
-    """All files that can be fetched."""
-    found = [
-        Entry(**{**row, "groups": tuple(row["groups"])}) for row in catalogue()["files"]
-    ]
-    return tuple(e._replace(cuts=tuple(Cut(*cut) for cut in e.cuts)) for e in found)
+def _note_manual_files(selected: Sequence[Entry], folder: Path) -> None:
+    """Print the folders of missing files that cannot be downloaded."""
+    folders = {
+        str(Path(entry.path).parent)
+        for entry in selected
+        if not entry.url and not (folder / entry.path).exists()
+    }
+    if folders:
+        instruction = "put there by hand (fetch with a collection's name says how)"
+        say(f"{instruction}: {', '.join(folders)}")
 
 
-def select(names: Sequence[str]) -> list[Entry]:
-    """The files of the named collections (``mb2011``, ``mb11``, ``trecqa``, …), or all of them."""
-    groups = sorted({group for entry in entries() for group in entry.groups})
-    aliases = {f"mb{group[-2:]}": group for group in groups if group.startswith("mb")}
-    wanted = {aliases.get(name, name) for name in names}
-    if unknown := sorted(wanted - {*groups}):
-        known, expected = [*groups, *aliases], f"expected one of {', '.join(groups)}"
-        raise UsageError(
+def _print_terms(selected: Sequence[Entry]) -> None:
+    """Print the terms of use of the selected collections."""
+    groups = _groups(selected)
+    for prefix, terms in catalogue()["terms"].items():
+        if any(group.startswith(prefix) for group in groups):
+            say(terms)
+
+
+def _list(selected: Sequence[Entry], folder: Path, options: Options) -> None:
+    states = {entry: state(entry, folder) for entry in selected}
+    bad = [entry for entry in selected if states[entry] != "present"]
+    listed = selected if options.list else bad
+    if listed:
+        rows = [
             [
-                f"found the name {name!r}, {expected}{did_you_mean(name, known)}"
-                for name in unknown
+                entry.path,
+                f"{entry.size:,} bytes",
+                states[entry],
+                entry.url or "(by hand)",
             ]
-        )
-    return [entry for entry in entries() if not names or wanted & {*entry.groups}]
+            for entry in listed
+        ]
+        print_table([], rows, left=[0, 2, 3])
+    present = len(selected) - len(bad)
+    print(f"{present} of {len(selected)} files are in {folder}")
+    if options.check and bad:
+        problem = f"{len(bad)} files are missing or damaged"
+        raise DataError(f"{problem}; fetch them without --check")
 
 
-def state(entry: Entry, folder: Path) -> str:
-    """``present`` (itself, or all that is cut from it), ``missing`` or what is damaged."""
-    if not (path := folder / entry.path).is_file():
-        return "present" if entry.cuts and not entry.missing_cuts(folder) else "missing"
-    if (size := path.stat().st_size) != entry.size:
-        return f"damaged: found {size} bytes, expected {entry.size}"
-    if (found := sha256_of(path)) != entry.sha256:
-        return f"damaged: found the SHA-256 {found}, expected {entry.sha256}"
-    return "present"
+# Downloads
+
+
+class UnreachableError(DataError):
+    """The server of a file cannot be reached; other servers may be."""
 
 
 def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
-    """Fetch missing and damaged files, with a line for each on stderr; the number of those, and a
-    message for each failure, or for all files of a host that cannot be reached."""
-    wanted = [entry for entry in wanted if state(entry, folder) != "present"]
-    fetched, failures = 0, list[str]()
-    unreachable: dict[str, UnreachableError] = {}  # host -> error
-    for number, entry in enumerate(wanted, start=1):
+    """Fetch missing and damaged files, with a line for each on stderr.
+
+    Returns:
+        The number of fetched files, and a message for each failure. All files of a
+        server that cannot be reached have one message.
+    """
+    missing = [entry for entry in wanted if state(entry, folder) != "present"]
+    fetched = 0
+    failures = []
+    unreachable = {}  # Server -> error
+    for number, entry in enumerate(missing, start=1):
         if entry.host in unreachable:
             continue
         try:
             fetch(entry, folder)
             fetched += 1
-            say(f"{number} of {len(wanted)}: {entry.path} ({entry.size / 1e6:.1f} MB)")
+            size = f"{entry.size / 1e6:.1f} MB"
+            say(f"{number} of {len(missing)}: {entry.path} ({size})")
         except UnreachableError as error:
             unreachable[entry.host] = error
         except DataError as error:
             failures.append(str(error))
     for host, problem in unreachable.items():
-        lost = sum(each.host == host for each in wanted)
+        lost = sum(entry.host == host for entry in missing)
         failures.append(
-            f"{problem}: {lost} files are missing. Try again later, or put them into {folder} by "
-            "hand; --list shows their paths and addresses"
+            f"{problem}: {lost} files are missing. Try again later, or put them into "
+            f"{folder} by hand; --list shows their paths and addresses"
         )
-    # Files of a folder that are made by hand have the same message.
+    # All files that users make by hand in a folder have the same message.
     return fetched, list(dict.fromkeys(failures))
 
 
 def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
-    """Download one file to its path below ``folder``, with a progress bar; DataError, when all
-    attempts failed, has the path for a copy by hand."""
+    """Download a file to its path below ``folder``, with a progress bar.
+
+    DataError: all attempts failed; the message has the path for a copy by hand.
+    """
     import pooch
     from requests import RequestException
-    from tqdm import tqdm
 
     place = folder / entry.path
     if entry.url is None:
-        if note := by_hand(place):
-            raise DataError(f"{place.parent}: {note}")
+        instruction = by_hand(place)
+        if instruction:
+            raise DataError(f"{place.parent}: {instruction}")
         raise DataError(f"{place}: not published, put your copy there")
     pooch.get_logger().setLevel("ERROR")
-    looks: dict[str, Any] = {
-        "unit": "B",
-        "unit_scale": True,
-        "leave": False,
-        "disable": None,
-    }
-    bar = tqdm(total=entry.size, desc=entry.path, **looks)
-    identity = {
-        "Accept-Encoding": "identity"
-    }  # The hash is that of the uncompressed file.
-    get = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers=identity)
-    known, urls = {entry.path: f"sha256:{entry.sha256}"}, {entry.path: entry.url}
     files = pooch.create(
-        folder, "", registry=known, urls=urls, retry_if_failed=attempts - 1
+        folder,
+        "",
+        registry={entry.path: f"sha256:{entry.sha256}"},
+        urls={entry.path: entry.url},
+        retry_if_failed=attempts - 1,
     )
     try:
-        files.fetch(entry.path, downloader=get)
+        files.fetch(entry.path, downloader=_downloader(entry))
     except (RequestException, ValueError) as error:
-        # The cause, without the pool and the address that it is wrapped in.
-        if cause := getattr(next(iter(error.args), None), "reason", None):
+        # The cause, without the connection pool and the address around it
+        cause = getattr(next(iter(error.args), None), "reason", None)
+        if cause:
             reason = str(cause).rpartition(": ")[2]
             raise UnreachableError(f"cannot reach {entry.host} ({reason})") from None
         raise DataError(
-            f"{entry.url}: {error} (after {attempts} attempts); try again later, or put your own "
-            f"copy at {place}"
+            f"{entry.url}: {error} (after {attempts} attempts); try again later, or "
+            f"put your own copy at {place}"
         ) from None
 
 
-def _list(wanted: Sequence[Entry], folder: Path, options: Options) -> None:
-    states = {entry: state(entry, folder) for entry in wanted}
-    bad = [entry for entry, state in states.items() if state != "present"]
-    if shown := [*states] if options.list else bad:
-        rows = [
-            [e.path, f"{e.size:,} bytes", states[e], e.url or "(by hand)"]
-            for e in shown
-        ]
-        print_table([], rows, left=[0, 2, 3])
-    print(f"{len(wanted) - len(bad)} of {len(wanted)} files are in {folder}")
-    if options.check and bad:
-        raise DataError(
-            f"{len(bad)} files are missing or damaged; fetch them without --check"
-        )
+def _downloader(entry: Entry) -> Any:
+    import pooch
+    from tqdm import tqdm
+
+    bar = tqdm(
+        total=entry.size,
+        desc=entry.path,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        disable=None,
+    )
+    # The hash is that of the uncompressed file.
+    headers = {"Accept-Encoding": "identity"}
+    return pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers=headers)
+
+
+# Word vectors
+
+
+def _write_cuts(selected: Sequence[Entry], folder: Path) -> None:
+    for entry in selected:
+        cuts = entry.missing_cuts(folder)
+        if cuts and state(entry, folder) == "present":
+            for cut in cuts:
+                write_cut(folder / entry.path, cut, folder)
 
 
 def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
-    """Write a file of the commonest words of GloVe's archive (.zip) and of those of collections
-    that are in the data ``folder``."""
+    """Write the vectors of some words of GloVe's archive (.zip).
+
+    They are its commonest words, and those of the collections in the data ``folder``.
+    """
     from tweetrerank.rerankers.text.vectors import read_archive, word2vec_bytes
 
-    known = (folder / entry.path for entry in entries() if entry.url)
-    texts, added = (
-        [path for path in known if path.suffix == ".toks" and path.exists()],
-        set[str](),
-    )
-    for path in texts:  # Words as they stand, and their parts
-        text = path.read_text(encoding="utf-8").lower()
-        added.update(text.split(), re.findall("[a-z0-9']+", text))
+    paths = [folder / entry.path for entry in entries() if entry.url]
+    texts = [path for path in paths if path.suffix == ".toks" and path.exists()]
+    words_of_texts = _words(texts)
 
-    def chosen(words: Sequence[str]) -> list[bool]:
-        """Which of the words to keep, most frequent first: common ones, the collections'."""
+    def is_chosen(words: Sequence[str]) -> list[bool]:
+        """Return whether to keep each word; the most frequent words come first."""
         usable = [not cut.plain or bool(PLAIN.fullmatch(word)) for word in words]
         ranked = zip(words, usable, accumulate(usable), strict=True)
         return [
-            is_so and (rank <= COMMONEST or word in added)
-            for word, is_so, rank in ranked
+            is_usable and (rank <= COMMONEST or word in words_of_texts)
+            for word, is_usable, rank in ranked
         ]
 
-    vectors = read_archive(archive, cut.size, chosen)
-    write_bytes(folder / cut.path, gzip.compress(word2vec_bytes(vectors), mtime=0))
+    vectors = read_archive(archive, cut.size, is_chosen)
+    path = folder / cut.path
+    write_bytes(path, gzip.compress(word2vec_bytes(vectors), mtime=0))
+    words = counted(len(vectors.words), "word")
+    files = counted(len(texts), "file")
     print(
-        f"wrote {folder / cut.path} of {counted(len(vectors.words), 'word')}: the commonest "
-        f"{COMMONEST:,} and those of {counted(len(texts), 'file')} of texts"
+        f"wrote {path} of {words}: the commonest {COMMONEST:,} and those of {files} of "
+        "texts"
     )
+
+
+def _words(paths: Sequence[Path]) -> set[str]:
+    """Return the words of texts, separated by blanks, and their parts."""
+    words: set[str] = set()
+    for path in paths:
+        text = path.read_text(encoding="utf-8").lower()
+        words.update(text.split())
+        words.update(re.findall("[a-z0-9']+", text))
+    return words
 
 
 if __name__ == "__main__":

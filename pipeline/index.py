@@ -1,19 +1,20 @@
-"""Build the index that a search runs on: of a named collection, or of your own posts.
+"""Build the index that a search runs on, of a named collection or of posts from files.
 
   python -m pipeline.index --collection mb2012
   python -m pipeline.index --collection my-posts.toml
-  python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
+  python -m pipeline.index --posts mon.jsonl.gz --posts tue.jsonl.gz --index my-index
   python -m pipeline.index --collection mb2012 --engine http://localhost:9200
   python -m pipeline.index --index my-index --check
 
-Own posts are JSON lines, a JSON array, or a table (.csv, .tsv), plain or compressed (.gz, .bz2):
-"id" or "id_str", "text" or "contents", and optionally "title" and "url"; others are named by
---columns. Posts of BEIR, of Twitter's, Mastodon's and Bluesky's APIs and exports are understood as
-they are. A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
+The posts of --posts are JSON lines, a JSON array, or a table (.csv, .tsv), plain or
+compressed (.gz, .bz2). They have "id" or "id_str", "text" or "contents", and optionally
+"title" and "url"; --columns maps other names. Posts of BEIR, and of the APIs and
+exports of Twitter, Mastodon and Bluesky need no mapping. A folder in BEIR's form
+(corpus.jsonl, queries.jsonl, qrels) is a collection.
 
-With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
-posts were partly refused, is repeated: it sends only what is missing. No index there is replaced or
-deleted.
+With --engine, the index is in OpenSearch or Elasticsearch. Repeat a run that was
+interrupted, or whose posts were partly refused: it sends only the missing posts. No
+index there is replaced or deleted.
 """
 
 import time
@@ -24,7 +25,8 @@ from pathlib import Path
 from tweetrerank.indexes.manifest import IndexManifest
 from tweetrerank.indexes.posts import FIELDS
 from tweetrerank.pipeline.collections import named
-from tweetrerank.pipeline.collections.collection import Collection, IndexPlace
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.index_place import IndexPlace
 from tweetrerank.pipeline.collections.sources import PostFiles
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import existing_file, option
@@ -33,13 +35,13 @@ from tweetrerank.pipeline.usage_error import UsageError
 
 
 def _columns(text: str) -> dict[str, str]:
-    """Fields of posts and their columns, from ``id=tweet_id,text=body``."""
-    found = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
-    if len(found) != len(text.split(",")) or found.keys() - {*FIELDS}:
-        raise ValueError(
-            f"found {text!r}, expected FIELD=NAME,… with {', '.join(FIELDS)}"
-        )
-    return found
+    """Parse fields of posts and their columns, from ``id=tweet_id,text=body``."""
+    parts = text.split(",")
+    columns = dict(part.split("=", 1) for part in parts if "=" in part)
+    if len(columns) != len(parts) or columns.keys() - set(FIELDS):
+        expected = f"expected FIELD=NAME,… with {', '.join(FIELDS)}"
+        raise ValueError(f"found {text!r}, {expected}")
+    return columns
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Options(EngineOptions):
     """Posts and index."""
 
     collection: str | None = option(
-        "collection to index, by its name or its file; mb2011 and mb2012 share an index, and so do "
-        "mb2013 and mb2014",
+        "collection to index, by its name or its file; mb2011 and mb2012 share an "
+        "index, and so do mb2013 and mb2014",
         names=("--collection", "--topics"),
         metavar="NAME|FILE",
     )
@@ -59,13 +61,14 @@ class Options(EngineOptions):
         metavar="FILE",
     )
     columns: Mapping[str, str] | None = option(
-        "names of columns or keys in these files: id=tweet_id,text=body, and also url and title",
+        "names of columns or keys in these files: id=tweet_id,text=body, and also url "
+        "and title",
         parse=_columns,
         metavar="FIELD=NAME,…",
     )
     index: Path | None = option(
-        "folder to write the index into; an index that is there is replaced (default for a "
-        "collection: indexes/GROUP under $TWEETRERANK_HOME)",
+        "folder to write the index into; an index that is there is replaced (default "
+        "for a collection: indexes/GROUP under $TWEETRERANK_HOME)",
         parse=Path,
         metavar="DIR",
     )
@@ -80,70 +83,106 @@ class Options(EngineOptions):
 
 
 def main(options: Options) -> None:
-    """Build an index, and report its size and the time."""
-    _check_options(options)
-    given = engine_of(options)
-    if options.collection:
-        collection = named.on_engine(
-            named.find(options.collection, options.data), given
-        )
-    else:
-        engine = named.engine_address(given, None, None) if given else None
-        source = PostFiles(options.posts, options.columns or {})
-        collection = Collection(
-            "", post_source=source, index=IndexPlace("", options.index, engine)
-        )
-    if (place := collection.place()).engine:
-        problem = "--{}: not with an index in a search engine"
-        if wrong := [
-            problem.format(n) for n in ("index", "check") if getattr(options, n)
-        ]:
-            raise UsageError(wrong)
-        if not place.engine.has_methods:
-            raise UsageError(
-                f"{options.collection}: {place} is searched as it is, not built"
-            )
+    """Build or check an index."""
+    problems = _contradictions(options) + _missing_options(options)
+    if problems:
+        raise UsageError(problems)
+    collection = _collection(options)
+    place = collection.place()
+    if place.engine:
+        _check_engine_options(options, place)
     elif options.index:
         place = place._replace(folder=options.index)
     if options.check:
-        manifest = IndexManifest.read(place.directory)
-        manifest.check(place.directory, None, whole=True)
-        size = f"{sum(manifest.files.values()) / 1e6:,.1f} MB"
-        print(f"no damage in {len(manifest.files)} files, {size}\nindex: {place}")
-        return
+        _check_index(place)
+    else:
+        _build(options, collection, place)
+
+
+def _collection(options: Options) -> Collection:
+    """Return the collection of the options, or one of the files of posts."""
+    engine_options = engine_of(options)
+    if options.collection:
+        collection = named.find(options.collection, options.data)
+        return named.on_engine(collection, engine_options)
+    engine = None
+    if engine_options:
+        engine = named.engine_address(engine_options, None, None)
+    source = PostFiles(options.posts, options.columns or {})
+    place = IndexPlace("", options.index, engine)
+    return Collection("", post_source=source, index=place)
+
+
+def _check_index(place: IndexPlace) -> None:
+    """Compare the checksums of an index; DataError: it is damaged."""
+    manifest = IndexManifest.read(place.directory)
+    manifest.check(place.directory, None, whole=True)
+    size = f"{sum(manifest.files.values()) / 1e6:,.1f} MB"
+    print(f"no damage in {len(manifest.files)} files, {size}\nindex: {place}")
+
+
+def _build(options: Options, collection: Collection, place: IndexPlace) -> None:
+    """Build an index, and report its size and the time."""
     from tweetrerank.pipeline.ranking.frequencies import file_of
 
-    start = time.perf_counter()
+    started = time.perf_counter()
     manifest, sent = replace(collection, index=place).build_index()
-    if not options.index:  # The home folder, which may be read-only later
+    if not options.index:
+        # The index is in the home folder, which may be read-only later.
         file_of(collection)
-    seconds = time.perf_counter() - start
-    of_them = f", {sent:,} of them sent" if place.engine else ""
-    print(
-        f"{manifest.posts:,} posts ({manifest.empties:,} empty){of_them} in {seconds:.1f} s, "
-        f"{sent / seconds:,.0f} posts/s\nindex: {place}"
-    )
+    seconds = time.perf_counter() - started
+    count = f"{manifest.posts:,} posts ({manifest.empties:,} empty)"
+    if place.engine:
+        count += f", {sent:,} of them sent"
+    rate = f"{sent / seconds:,.0f} posts/s"
+    print(f"{count} in {seconds:.1f} s, {rate}\nindex: {place}")
 
 
-def _check_options(options: Options) -> None:
-    """Raise UsageError for options that do not fit."""
-    name, posts, index = options.collection, options.posts, options.index
-    reads = index is not None and index.is_dir() and options.check
-    rules = {
-        "--check changes nothing and reads a local index; give it alone": options.check
-        and (posts or options.engine),
-        "--columns names columns of --posts; give these": options.columns and not posts,
-        "--posts cannot be combined with a collection; give one of them": name
-        and posts,
-        "nothing to index: give --posts FILE --index DIR, or --collection NAME": not (
-            name or posts or reads
-        ),
-        "--index DIR is missing: the folder to write the index into": (
-            not name and posts and index is None and options.engine is None
-        ),
-    }
-    if problems := [problem for problem, is_there in rules.items() if is_there]:
+# Options
+
+
+def _contradictions(options: Options) -> list[str]:
+    problems = []
+    if options.check and (options.posts or options.engine):
+        problems.append(
+            "--check changes nothing and reads a local index; give it alone"
+        )
+    if options.columns and not options.posts:
+        problems.append("--columns names columns of --posts; give these")
+    if options.collection and options.posts:
+        problems.append(
+            "--posts cannot be combined with a collection; give one of them"
+        )
+    return problems
+
+
+def _missing_options(options: Options) -> list[str]:
+    if options.collection:
+        return []
+    index = options.index
+    if not options.posts:
+        if options.check and index is not None and index.is_dir():
+            return []
+        remedy = "give --posts FILE --index DIR, or --collection NAME"
+        return [f"nothing to index: {remedy}"]
+    if index is None and options.engine is None:
+        return ["--index DIR is missing: the folder to write the index into"]
+    return []
+
+
+def _check_engine_options(options: Options, place: IndexPlace) -> None:
+    """Raise UsageError for options that an index in a search engine does not have."""
+    assert place.engine
+    problems = [
+        f"--{name}: not with an index in a search engine"
+        for name in ("index", "check")
+        if getattr(options, name)
+    ]
+    if problems:
         raise UsageError(problems)
+    if not place.engine.has_methods:
+        problem = f"{place} is searched as it is, not built"
+        raise UsageError(f"{options.collection}: {problem}")
 
 
 if __name__ == "__main__":

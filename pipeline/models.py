@@ -1,15 +1,17 @@
-"""List what was trained here: models by collection, their figures, and where they lie.
+"""List what was trained here: models by collection, their figures, and their folders.
 
 python -m pipeline.models
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.pipeline.collections.collection import models_directory
+from tweetrerank.pipeline.collections.folders import models_directory
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.text import print_table
+
+HEADER = ["collection", "model", "date", "held-out topics", "folder"]
 
 
 @dataclass(frozen=True)
@@ -19,32 +21,37 @@ class Options:
 
 def main(options: Options) -> None:
     """Print a row for each trained checkpoint and each file of adapted word vectors."""
-    from tweetrerank.pipeline.evaluation.measures import heading
-    from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE, Tuning
-
     root = models_directory()
     rows = []
     for path in sorted((root / "checkpoints").rglob("config.json")):
-        folder, date, figures = path.parent, "", ""
-        model, *name = folder.relative_to(root / "checkpoints").parts
-        with suppress(DataError):  # It was not tuned.
-            tuning = Tuning.load(folder / TUNING_FILE)
-            unused = " (not used)" * (tuning.weight == 0)
-            first, trained = tuning.curve.get(0.0, 0.0), tuning.cross_validated
-            measured = f"{heading(tuning.measure)} {first:.4f} -> {trained:.4f}"
-            date, figures = tuning.date, f"{measured}{unused}"
-        rows.append(["/".join(name), model, date, figures, str(folder)])
+        folder = path.parent
+        model, *collection = folder.relative_to(root / "checkpoints").parts
+        date, figures = _figures(folder)
+        rows.append(["/".join(collection), model, date, figures, str(folder)])
     for path in sorted((root / "adapted").rglob("*.safetensors")):
-        name = [*path.relative_to(root / "adapted").with_suffix("").parts]
-        rows.append(["/".join(name), "word vectors", "", "", str(path)])
-    if not rows:
+        name = path.relative_to(root / "adapted").with_suffix("").as_posix()
+        rows.append([name, "word vectors", "", "", str(path)])
+    if rows:
+        print_table(HEADER, rows, range(len(HEADER)))
+    else:
         print(f"nothing was trained here: found no model in {root}")
-        return
-    print_table(
-        ["collection", "model", "date", "held-out topics", "folder"],
-        rows,
-        [0, 1, 2, 3, 4],
-    )
+
+
+def _figures(folder: Path) -> tuple[str, str]:
+    """Return date and figures of a checkpoint's tuning; empty if it was not tuned."""
+    from tweetrerank.pipeline.evaluation.measures import heading
+    from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE, Tuning
+
+    try:
+        tuning = Tuning.load(folder / TUNING_FILE)
+    except DataError:
+        return "", ""
+    first_stage = tuning.curve.get(0.0, 0.0)
+    change = f"{first_stage:.4f} -> {tuning.cross_validated:.4f}"
+    figures = f"{heading(tuning.measure)} {change}"
+    if tuning.weight == 0:
+        figures += " (not used)"
+    return tuning.date, figures
 
 
 if __name__ == "__main__":

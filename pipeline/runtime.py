@@ -1,4 +1,4 @@
-"""Runtime of commands: allocator, device and threads, progress bars, tables, keys, provenance."""
+"""Runtime of commands: allocator, devices, threads, progress bars, keys, provenance."""
 
 import datetime
 import os
@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,20 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": "268435456",
     "MALLOC_ARENA_MAX": "2",
 }
-"""Settings of glibc's allocator that keep big buffers in the process, for all of its threads. With
-the defaults PyTorch returns them to the kernel after every layer and spends half of its time in
-page faults, and every thread keeps its own."""
+"""Settings of glibc's allocator that keep big buffers in the process, for all threads.
+
+With the defaults, PyTorch returns the buffers to the kernel after every layer and
+spends half of its time in page faults. Each thread also keeps buffers for itself.
+"""
 
 
 def keep_allocations() -> None:
-    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them. The
-    settings are read when a process starts, so the only way is to start it again. Does nothing
-    where they would not help (no glibc) or the user has set them otherwise."""
+    """Restart this process with :data:`ALLOCATOR` in its environment.
+
+    glibc reads the settings at the start of a process only. The process is not
+    restarted where the settings would not help (no glibc), and where the user has set
+    one of them.
+    """
     if sys.platform != "linux" or any(name in os.environ for name in ALLOCATOR):
         return
     os.environ.update(ALLOCATOR)
@@ -40,8 +45,11 @@ def keep_allocations() -> None:
 def choose_device(
     device: str, threads: int | None = None, is_network: bool = True
 ) -> str:
-    """Set the threads, and find the device of a network; see :func:`tweetrerank.rerankers.devices.placed`. Only
-    networks are computed by PyTorch; for other models it is not even imported."""
+    """Set the number of threads, and return the device of a model.
+
+    Only networks are computed by PyTorch; other models do not import it. See
+    :func:`tweetrerank.rerankers.devices.placed`. UsageError: the device is missing.
+    """
     if threads:
         devices.set_threads(threads)
     try:
@@ -50,17 +58,28 @@ def choose_device(
         raise UsageError(str(error)) from None
 
 
+# Progress bars
+
+
 @contextmanager
 def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
-    """A progress bar on stderr; nothing where stderr is no terminal. ``total`` is 0 if it is not
-    known; the plural of ``unit`` ends in s."""
+    """Show a progress bar on stderr if stderr is a terminal.
+
+    Args:
+        total: number of units; 0 if it is unknown.
+        what: description before the bar.
+        unit: noun for a unit; its plural ends in s.
+
+    Yields:
+        A function that adds units to the bar.
+    """
     with _progress(total, what, unit) as progress:
         yield progress.update
 
 
 @contextmanager
 def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
-    """A progress bar over the steps of each epoch, and a line for each finished epoch."""
+    """Show a progress bar of each epoch's steps, and a line for each finished epoch."""
     with _progress(steps, "", "step") as progress:
 
         def report(part: str, epoch: int, step: int, message: str) -> None:
@@ -75,7 +94,7 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
 
 @contextmanager
 def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
-    """A progress bar over the parts of a training of trees: the folds, and all topics."""
+    """Show a progress bar of a training of trees: its folds, and all topics."""
     begun: dict[str, None] = {}
     with _progress(parts, "training", "part") as bar:
 
@@ -87,51 +106,73 @@ def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
         bar.update(parts - bar.n)
 
 
-def _set(progress: Any, what: str, message: str, done: int) -> None:
-    progress.set_description_str(what, refresh=False)
+def _set(progress: Any, description: str, message: str, position: int) -> None:
+    progress.set_description_str(description, refresh=False)
     progress.set_postfix_str(message, refresh=False)
-    progress.n = done
+    progress.n = position
     progress.refresh()
 
 
-def _progress(total: int, what: str, unit: str) -> Any:
+def _progress(total: int, description: str, unit: str) -> Any:
     from tqdm import tqdm
 
-    count = "{percentage:3.0f}%|{bar}| {n:,}/{total:,}" if total else "{n:,}"
-    left = "<{remaining}" if total else ""
-    shown = f"{{desc}}: {count} {unit}s [{{elapsed}}{left}, {{rate_fmt}}{{postfix}}]"
+    count = "{n:,}"
+    times = "{elapsed}"
+    if total:
+        count = "{percentage:3.0f}%|{bar}| {n:,}/{total:,}"
+        times = "{elapsed}<{remaining}"
     return tqdm(
-        total=total or None, desc=what, unit=unit, disable=None, bar_format=shown
+        total=total or None,
+        desc=description,
+        unit=unit,
+        disable=None,
+        bar_format=f"{{desc}}: {count} {unit}s [{times}, {{rate_fmt}}{{postfix}}]",
     )
 
 
+# Provenance
+
+
 def provenance() -> dict[str, Any]:
-    """Date, commit of this checkout, if it is one, machine and versions, for what is written."""
+    """Return date, commit, machine and versions, for the metadata of output files.
+
+    The commit is None outside a checkout.
+    """
     versions = {"python": platform.python_version()}
-    commit: str | None = None
-    if torch := sys.modules.get("torch"):
+    torch = sys.modules.get("torch")
+    if torch is not None:
         versions["torch"] = str(torch.__version__)
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-    ]
-    quiet: Any = {"stderr": subprocess.DEVNULL, "text": True, "timeout": 5}
-    with suppress(OSError, subprocess.SubprocessError):
-        commit = subprocess.check_output([*command, "--abbrev=12"], **quiet).strip()
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": commit,
+        "commit": _commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": versions,
     }
 
 
+def _commit() -> str | None:
+    folder = str(Path(__file__).parent)
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        description = subprocess.check_output(
+            command,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return description.strip()
+
+
+# Keys of the service
+
+
 def read_keys(path: Path) -> list[str]:
-    """The keys of a file, one a line; raises DataError for none, or one that is no header."""
+    """Read the keys of a file, one a line.
+
+    DataError: the file has no key, or a key that no HTTP header can hold.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -140,7 +181,8 @@ def read_keys(path: Path) -> list[str]:
         raise DataError(
             f"{path}: found no text ({error}), expected one key a line"
         ) from None
-    if not (keys := [*filter(None, map(str.strip, lines))]):
+    keys = [line.strip() for line in lines if line.strip()]
+    if not keys:
         raise DataError(f"{path}: found no key, expected one a line")
     if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):
         raise DataError(f"{path}: found a key with other characters than visible ASCII")

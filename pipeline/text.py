@@ -9,8 +9,10 @@ from typing import Any
 
 from tweetrerank.indexes.records import listed as listed
 
-WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts in a terminal
-POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
+# Width of tables: lines are neither wrapped nor cut. In a terminal, posts are.
+WIDTH = 10_000
+# Characters of a post on a line if stdout is not a terminal
+POST_WIDTH = 100
 
 
 def say(text: str) -> None:
@@ -18,16 +20,23 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-note = cache(say)  # Once for each text
+note = cache(say)
+"""Print a text on stderr, once in a process."""
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:
-    """``; did you mean 'x'?`` for a name close to a known one, or its initials; else nothing."""
-    close = difflib.get_close_matches(text, known, n=1)
-    close = close or [
-        n for n in known if text == "".join(re.findall(r"(?<![a-z])[a-z]", n))
-    ]
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """Return ``; did you mean 'x'?`` for a similar known name, else an empty text.
+
+    A name is also found by its initials.
+    """
+    similar = difflib.get_close_matches(text, known, n=1)
+    if not similar:
+        similar = [name for name in known if text == _initials(name)]
+    return f"; did you mean {similar[0]!r}?" if similar else ""
+
+
+def _initials(name: str) -> str:
+    return "".join(re.findall(r"(?<![a-z])[a-z]", name))
 
 
 def counted(number: int, noun: str) -> str:
@@ -36,11 +45,15 @@ def counted(number: int, noun: str) -> str:
 
 
 def open_console(width: int = WIDTH) -> Any:
-    """A console for stdout that prints texts as they are: they may look like rich's markup."""
+    """Return a rich console for stdout that prints texts without rich's markup."""
     from rich.console import Console
 
     return Console(
-        markup=False, highlight=False, emoji=False, soft_wrap=True, width=width
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=True,
+        width=width,
     )
 
 
@@ -50,16 +63,21 @@ def table_lines(
     left: Sequence[int] = (0,),
     width: int = WIDTH,
 ) -> list[str]:
-    """The lines of a table without rules, of texts or rich's texts; columns of ``left`` are aligned
-    there, others on the right. The last one is cut to fit the ``width`` of all together."""
+    """Return the lines of a table without rules.
+
+    Args:
+        header: headings of the columns; an empty one is not shown.
+        rows: cells, as texts or texts of rich.
+        left: indices of columns that are aligned on the left; others on the right.
+        width: characters of a line; the last column is cut to fit.
+    """
     from rich.table import Table
 
     rows = list(rows)
     table = Table(box=None, pad_edge=False, show_header=bool(header))
     for index, heading in enumerate(header or rows[0]):
-        table.add_column(
-            heading, justify="left" if index in left else "right", no_wrap=True
-        )
+        justify: Any = "left" if index in left else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     table.columns[-1].no_wrap = width == WIDTH
     for row in rows:
         table.add_row(*row)
@@ -69,14 +87,21 @@ def table_lines(
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def print_table(*table: Any, **how: Any) -> None:
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    left: Sequence[int] = (0,),
+    width: int = WIDTH,
+) -> None:
     """Print a table; see :func:`table_lines`."""
-    print("\n".join(table_lines(*table, **how)))
+    print("\n".join(table_lines(header, rows, left, width)))
 
 
 def print_posts(hits: Iterable[Any], notes: Iterable[str]) -> None:
-    """Print a table of ranks, scores, a note on each of a ranking's hits, and texts with links, on
-    one line each, cut to the terminal's width."""
+    """Print a table of hits: rank, score, a note on each, and the text with its link.
+
+    Each hit is one line, cut to the width of the terminal.
+    """
     from rich.console import Console
     from rich.text import Text
 
@@ -85,7 +110,7 @@ def print_posts(hits: Iterable[Any], notes: Iterable[str]) -> None:
     for rank, (hit, remark) in enumerate(zip(hits, notes, strict=True), start=1):
         words = f"{hit.text} {hit.url}".split()
         line = "".join(c if c.isprintable() else "�" for c in " ".join(words))
-        if not terminal and len(line) > POST_WIDTH:
+        if terminal is None and len(line) > POST_WIDTH:
             line = f"{line[: POST_WIDTH - 1]}…"
         text = Text(line, no_wrap=True, overflow="ellipsis")
         table.append([str(rank), f"{hit.score:.4f}", remark, text])

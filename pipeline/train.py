@@ -6,13 +6,14 @@
     python -m pipeline.train mp_hcnn --collection my-posts.toml
     python -m pipeline.train fusion --collection my-posts.toml
 
-The first trains on all judged years but 2012 and validates by topic; the second trains on the
-training part of TrecQA and is stopped early by its development part. The third reads the ranks of
-the 30 best runs of 2011, to rerank others' runs by pipeline.rerank. The fourth trains on a
-collection of one's own, holds each of its topics out once, tunes λ and prints the gain; searches
-of the collection use the model from then on, if there is a gain. So does the fifth, for the
-candidates of several searches. All write a checkpoint folder.
-The model fusion is trained on the candidates and scores of several searches.
+The first trains on all judged years except 2012 and validates by topic. The second
+trains on the training part of TrecQA; the development part stops it early. The third
+reads the ranks of the 30 best runs of 2011, for runs of others in pipeline.rerank.
+
+The fourth trains on a user's collection, holds each of its topics out once, tunes λ and
+prints the gain. If there is a gain, searches of the collection use the model. The fifth
+does the same for the candidates and scores of several searches. All write a checkpoint
+folder.
 """
 
 from tweetrerank.pipeline.command.main import run

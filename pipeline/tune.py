@@ -4,30 +4,41 @@
     python -m pipeline.tune --collection my-posts.toml
     python -m pipeline.tune --transfer
 
-mixes neural scores of held-out training topics (``held_out.run.gz`` in the checkpoint's folder)
-with the official query-likelihood run of these topics, and takes the λ with the best mean measure.
-The test collection's judgments play no part. λ is written to ``lambda.json`` in the checkpoint's
-folder, for a shipped checkpoint to ``$TWEETRERANK_HOME/lambda``; pipeline.search reads it there.
+The first mixes neural scores of held-out training topics (``held_out.run.gz`` in the
+checkpoint's folder) with the official query-likelihood run of these topics, and chooses
+the λ with the best mean measure. The test collection's judgments play no part. λ is
+written to ``lambda.json`` in the checkpoint's folder, for a shipped checkpoint to
+``$TWEETRERANK_HOME/lambda``; pipeline.search reads it there.
 
-The second tunes on the judged topics (of the key ``train``, if there is one) of an own collection,
-with the first stage of a search in place of the official run: by their scores in training where
-each was held out, or by those of the shipped model, if none was trained on the collection. This λ
-is used for this collection only. It is 0 if there are fewer than 10 topics or no gain on held-out
-ones.
+The second tunes on the judged topics of a user's collection (of its key ``train``, if
+it has one), with the first stage of a search instead of the official run. The scores
+are those of the training, where each topic was held out. If no model was trained on
+the collection, the shipped one scores. Only this collection uses this λ. It is 0 for
+fewer than 10 topics, and without a gain on held-out ones.
 
-The third tunes the model for collections of any kind on up to 250 topics of each of the training
-parts of other collections than TREC Microblog, on which it was not trained.
+The third tunes the model for collections of any kind. The topics are up to 250 of each
+training part of collections other than TREC Microblog, on which the model was not
+trained.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tweetrerank.pipeline.collections.collection import is_own
+from tweetrerank.pipeline.collections.own import is_own
 from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import option, output_file
 from tweetrerank.pipeline.ranking.ranking_options import EngineOptions, engine_of
 from tweetrerank.pipeline.text import counted
 from tweetrerank.pipeline.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from tweetrerank.pipeline.collections.collection import Collection
+    from tweetrerank.pipeline.ranking.interpolation import Tuning
+    from tweetrerank.pipeline.training.cross_validation import HeldOut
+
+# Folds of the topics; fewer if there are fewer topics
+FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class Options(EngineOptions):
         metavar="DIR",
     )
     measure: str | None = option(
-        "measure to maximise, as ir_measures names it (default: AP, or the collection's)"
+        "measure to maximise, as ir_measures names it (default: AP, or the "
+        "collection's)"
     )
     output: Path | None = option(
         "file to write (default: where pipeline.search looks for it)",
@@ -61,57 +73,25 @@ class Options(EngineOptions):
 
 
 def main(options: Options) -> None:
-    """Tune, print the curve, save λ with its provenance."""
+    """Tune, print the curve, and save λ with its provenance."""
     _check(options)
 
-    from tweetrerank.pipeline.collections import named
-    from tweetrerank.pipeline.evaluation.measures import heading
     from tweetrerank.pipeline.ranking.checkpoints import default_directory
     from tweetrerank.pipeline.ranking.interpolation import tuning_files
-    from tweetrerank.pipeline.training.cross_validation import (
-        HeldOut,
-        held_out_scores,
-        without_gain,
-    )
-    from tweetrerank.pipeline.training.training_lists import MOST_TOPICS
+    from tweetrerank.pipeline.training.cross_validation import without_gain
 
-    names = (
-        named.general()
-        if options.transfer
-        else [options.test or options.collection or ""]
-    )
-    collections = [named.find(name, options.data) for name in names]
+    collections = _collections(options)
     collection = collections[0]
-    checkpoint = options.checkpoint or default_directory(
-        options.reranker, "all" if options.transfer else collection.key, collection.file
-    )
-    if options.transfer:
-        held_out = HeldOut.joined(
-            [
-                held_out_scores(options.reranker, one, checkpoint, MOST_TOPICS)
-                for one in collections
-            ]
-        )
-    elif options.test:
-        held_out = HeldOut.read(checkpoint, collection.name, options.data)
-    else:
-        collection = named.on_engine(collection, engine_of(options))
-        held_out = held_out_scores(options.reranker, collection, checkpoint)
-    measure = options.measure or (
-        collection.measures[0] if options.collection else "AP"
-    )
-    tuning = held_out.tune(measure, min(5, len(held_out.qrels)))
-    topics = counted(len(held_out.qrels), "topic")
-    print(
-        f"λ     mean {heading(tuning.measure)} on {topics} of {', '.join(tuning.collections)}"
-    )
-    for weight, value in tuning.curve.items():
-        print(
-            f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}"
-        )
-    print(
-        f"cross-validated over {tuning.folds} folds of topics: {tuning.cross_validated:.4f}"
-    )
+    checkpoint = options.checkpoint
+    if checkpoint is None:
+        key = "all" if options.transfer else collection.key
+        checkpoint = default_directory(options.reranker, key, collection.file)
+    held_out = _held_out(options, collections, checkpoint)
+    measure = options.measure
+    if measure is None:
+        measure = collection.measures[0] if options.collection else "AP"
+    tuning = held_out.tune(measure, min(FOLDS, len(held_out.qrels)))
+    _print_curve(tuning, len(held_out.qrels))
     if options.collection:
         attempt = f"--reranker {options.reranker} --lambda {tuning.weight:g}"
         tuning = without_gain(tuning, tuning.curve[0.0], attempt)
@@ -121,23 +101,75 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError without a collection, or for a model that has no λ."""
+    """Raise UsageError without a collection or measure, or for a model without λ."""
+    from tweetrerank.pipeline.evaluation.measures import parse_measures
+    from tweetrerank.rerankers import registry
+
     problems = []
     if bool(options.test) + bool(options.collection) + options.transfer != 1:
         problems.append("give one of --test NAME, --collection FILE and --transfer")
     if options.collection and not is_own(options.collection):
         problems.append(
-            f"--collection: found {options.collection!r}, expected the file of an own collection "
-            "(my-posts.toml); a named one is left out by --test"
+            f"--collection: found {options.collection!r}, expected the file of an own "
+            "collection (my-posts.toml); a named one is left out by --test"
         )
     if options.test and is_own(options.test):
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
-    from tweetrerank.rerankers import registry
-
     if registry.reads(options.reranker) in ("lists", "searches"):
         problems.append(f"--reranker {options.reranker}: it is not mixed, and has no λ")
+    try:
+        parse_measures([options.measure] if options.measure else [])
+    except UsageError as error:
+        problems += error.problems
     if problems:
         raise UsageError(problems)
+
+
+def _collections(options: Options) -> list["Collection"]:
+    from tweetrerank.pipeline.collections import named
+
+    if options.transfer:
+        return [named.find(name, options.data) for name in named.general()]
+    if options.test:
+        return [named.find(options.test, options.data)]
+    collection = named.find(options.collection or "", options.data)
+    return [named.on_engine(collection, engine_of(options))]
+
+
+def _held_out(
+    options: Options, collections: list["Collection"], checkpoint: Path
+) -> "HeldOut":
+    """Return neural scores and judgments of topics that were held out."""
+    from tweetrerank.pipeline.training.cross_validation import HeldOut, held_out_scores
+    from tweetrerank.pipeline.training.training_lists import MOST_TOPICS
+
+    if options.test:
+        return HeldOut.read(checkpoint, collections[0].name, options.data)
+    if options.collection:
+        return held_out_scores(options.reranker, collections[0], checkpoint)
+    return HeldOut.joined(
+        [
+            held_out_scores(options.reranker, collection, checkpoint, MOST_TOPICS)
+            for collection in collections
+        ]
+    )
+
+
+def _print_curve(tuning: "Tuning", topic_count: int) -> None:
+    from tweetrerank.pipeline.evaluation.measures import heading
+
+    topics = counted(topic_count, "topic")
+    print(
+        f"λ     mean {heading(tuning.measure)} on {topics} of "
+        f"{', '.join(tuning.collections)}"
+    )
+    for weight, value in tuning.curve.items():
+        mark = "  <- chosen" if weight == tuning.weight else ""
+        print(f"{weight:.2f}  {value:.4f}{mark}")
+    print(
+        f"cross-validated over {tuning.folds} folds of topics: "
+        f"{tuning.cross_validated:.4f}"
+    )
 
 
 if __name__ == "__main__":

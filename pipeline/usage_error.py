@@ -1,13 +1,13 @@
-"""The error for wrong arguments, which a command shows in place of a traceback."""
+"""Error for wrong arguments, which a command shows without a traceback."""
 
 from collections.abc import Sequence
 
 
 class UsageError(Exception):
-    """The arguments are wrong, one sentence for each; a command ends with exit code 2.
+    """Wrong arguments, with one sentence for each; the exit code of a command is 2.
 
-    The other errors that commands show are :class:`tweetrerank.indexes.data_error.DataError` and
-    :class:`tweetrerank.rerankers.reranker_error.RerankerError`, both with exit code 1.
+    Commands also show :class:`tweetrerank.indexes.data_error.DataError` and
+    :class:`tweetrerank.rerankers.reranker_error.RerankerError`. Their exit code is 1.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:

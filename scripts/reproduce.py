@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import write_bytes
-from tweetrerank.pipeline.collections.collection import home_directory
+from tweetrerank.pipeline.collections.folders import home_directory
 from tweetrerank.pipeline.command.options import (
     argument,
     option,

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: real data, a home folder of each test's own, commands in this process."""
+"""Fixtures of all tests: real data, a home folder for each test, and commands."""
 
 import os
 import signal
@@ -22,26 +22,17 @@ class Result(NamedTuple):
     err: str
 
 
-@pytest.fixture(scope="session")
-def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A ``ServedPage`` of the service's samples, which take a second to import."""
-    from helpers.service_samples import served
-
-    folder = tmp_path_factory.mktemp("page")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
-        with served(folder) as page:
-            yield page
-
-
-Command = Callable[..., Result]  # Name of a module of ``pipeline``, arguments -> result
+# Command line of a module of ``pipeline``, further arguments -> result
+Command = Callable[..., Result]
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read the real collections; those of search engines, which may still be
-    starting, come last."""
+    """Mark the tests that read the real collections, and run those of engines last.
+
+    The search engines may still be starting.
+    """
     for item in items:
         if "data_dir" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
@@ -50,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder of the real data; tests that need it are skipped where there is none."""
+    """The folder of the real data; without it, the test is skipped."""
     folder = os.environ.get("TWEETRERANK_DATA")
     if not folder or not (Path(folder) / "microblog").is_dir():
         pytest.skip("no data (set TWEETRERANK_DATA or run tweetrerank fetch)")
@@ -65,15 +56,28 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A ``ServedPage`` of the service's samples, which take a second to import."""
+    from helpers.service_samples import served
+
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
+        with served(folder) as page:
+            yield page
+
+
 @pytest.fixture(scope="module", params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with running(request.param) as found:
-        yield found
+    """Each search engine of the environment."""
+    with running(request.param) as engine:
+        yield engine
 
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Nothing is read from or written to the user's own cache."""
+    """A home folder for each test, so that no test uses the user's cache."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
 
 
@@ -81,15 +85,17 @@ def _home(tmp_path: Path, monkeypatch: Patch) -> None:
 def pools(
     _home: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch
 ) -> None:
-    """Indexes are kept, and built once for all such tests of a process."""
-    monkeypatch.setenv(
-        "TWEETRERANK_HOME", str(tmp_path_factory.getbasetemp() / "pools")
-    )
+    """A home folder for all such tests of a process, whose indexes are built once."""
+    folder = tmp_path_factory.getbasetemp() / "pools"
+    monkeypatch.setenv("TWEETRERANK_HOME", str(folder))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_is_left() -> Iterator[None]:
-    """Processes that score are deaf to SIGTERM; one that a test has stopped would stay for ever."""
+    """End the processes that tests have stopped.
+
+    Scoring processes ignore SIGTERM, so a stopped one would stay for ever.
+    """
     yield
     for process in descendants(os.getpid()):
         with suppress(ProcessLookupError):
@@ -98,19 +104,23 @@ def _no_process_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def command(capsys: Capture) -> Command:
-    """Runs a command in this process, which saves a new one's imports; ``code`` is the expected."""
+    """Runs a command in this process, which saves the imports of another one.
 
-    def call(name: str, *arguments: object, code: int | None = None) -> Result:
-        module, words = (
-            import_module(f"tweetrerank.pipeline.{name}"),
-            [*map(str, arguments)],
-        )
+    The first argument is split at blanks: ``command("search --topics sample", path)``.
+    ``code`` is the expected exit code.
+    """
+
+    def call(line: str, *arguments: object, code: int | None = None) -> Result:
+        name, *words = line.split()
+        words += map(str, arguments)
+        module = import_module(f"tweetrerank.pipeline.{name}")
         program = f"python -m pipeline.{name}"
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             run_command(module.Options, module.main, program, module.__doc__, words)
         output, errors = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        assert code in (None, left.value.code), errors
-        return Result(left.value.code, output, errors)
+        exit_code = exit_info.value.code
+        assert isinstance(exit_code, int)
+        assert code in (None, exit_code), errors
+        return Result(exit_code, output, errors)
 
     return call

@@ -1,1 +1,1 @@
-"""First stages in OpenSearch and Elasticsearch: indexes of ours, and indexes that people have."""
+"""First stages in OpenSearch and Elasticsearch, in indexes of ours and of others."""

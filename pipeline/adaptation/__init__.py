@@ -1,1 +1,1 @@
-"""Word vectors of a collection, learnt from a sentence transformer without judgments."""
+"""Word vectors learnt from a sentence transformer, without judgments."""

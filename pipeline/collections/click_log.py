@@ -1,21 +1,13 @@
-"""Click logs, the judgments that follow from them, and the model of clicks behind these.
+"""Click logs: searches, posts on their pages, and clicks.
 
-A log is a file of JSON lines, plain or ``.gz``, or a folder of them: searches with their clicks, or
-searches and events in the form of OpenSearch's User Behavior Insights, as of ``serve --log``::
+A log is a file of JSON lines, plain or ``.gz``, or a folder of them. The lines are
+searches with their clicks, or searches and events in the form of OpenSearch's User
+Behavior Insights (UBI), which ``serve --log`` writes, too::
 
     {"query": "storm", "shown": ["17", "4"], "clicked": ["4"]}
     {"query_id": "a1", "user_query": "storm", "query_response_hit_ids": ["17", "4"], …}
-    {"query_id": "a1", "action_name": "click", "event_attributes": {"object": {"object_id": "4"}}}
-
-Position-based model (Chuklin, Markov & de Rijke, "Click Models for Web Search", 2015, sections 3.3
-and 4.3; Wang et al., WSDM 2018, section 4): a post d shown for a query q at position k is clicked
-if its position is examined and the post attracts, P(click) = θ_k · α_qd. α is integrated out, on a
-grid; its prior has two kinds of pairs, each with a Beta distribution: wanted posts, and those that
-are clicked by mistake. Expectation maximisation fits θ (1 at the first position), the means of both
-and the share of wanted posts, one for each rounded mean position of pairs: the ranking puts
-attractive posts first, and θ must not take the blame (Mundlak, Econometrica 1978, section 2). Pairs
-shown at several positions tell θ from α; without any, θ stays near its start, 1 / k. A pair is
-relevant if α is above the geometric mean of both kinds' means.
+    {"query_id": "a1", "action_name": "click",
+     "event_attributes": {"object": {"object_id": "4"}}}
 """
 
 import fileinput
@@ -36,93 +28,80 @@ import numpy.typing as npt
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.records import is_doc_id, short_json, well_formed
 from tweetrerank.pipeline.collections.topics import Topic, normalize, query_id
-from tweetrerank.pipeline.collections.trec import Qrels
-from tweetrerank.pipeline.text import table_lines
 
-Floats = npt.NDArray[np.float64]
+CHAMPION = 1
+CHALLENGER = 2
+"""Teams of an interleaved search; 0 is none."""
 
-CHAMPION, CHALLENGER = 1, 2  # Teams of an interleaved search; 0 is none
-CLICK = re.compile(
-    r".*click|add_to_cart|purchase", re.I | re.S
-)  # UBI's actions of satisfied users
-MOST_START, MOST_NAME = (
-    100_000,
-    512,
-)  # Posts before a page; characters of an id or an action
-MOST_TOLD = 3  # Lines that are passed over, with the reason
-WRONG = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)  # Of a record in another form
-TABLES = """CREATE TABLE clicks (search, post, PRIMARY KEY (search, post)) WITHOUT ROWID;
-CREATE TABLE pages (search, start, PRIMARY KEY (search, start)) WITHOUT ROWID"""
-CLICKED, SHOWN = (
-    f"INSERT OR IGNORE INTO {table} VALUES (?, ?)" for table in ("clicks", "pages")
-)
-UNKNOWN = "SELECT count(DISTINCT search) FROM clicks WHERE search NOT IN (SELECT search FROM pages)"
+# UBI's actions of satisfied users
+CLICK = re.compile(r".*click|add_to_cart|purchase", re.IGNORECASE | re.DOTALL)
+MOST_START = 100_000  # Posts before a page
+MOST_NAME = 512  # Characters of an id or an action
+MOST_NOTES = 3  # Skipped lines that are reported one by one
+WRONG = (ValueError, TypeError, AttributeError, RecursionError)
+"""Errors for a malformed record."""
 
-RELEVANT, HIGHLY_RELEVANT = 0.5, 0.9  # Least probabilities of grades 1 and 2
-ROUNDS = 300  # Most rounds of expectation maximisation
-TOLERANCE = 1e-4  # The fit ends when no parameter changes by more in a round
-SHARE_STRENGTH = (
-    10  # Pairs that all groups count for in the share of wanted posts of one group
-)
-HIGHEST_MEAN = (
-    0.9  # Of a kind: where clicked posts alone are shown, one click would be certainty
-)
-BLOCK = 8192  # Patterns whose posteriors are in memory
-STRENGTH = 10  # Impressions that both kinds' Beta distributions count for
-# Bins of equal width in t, where α = sin² t: the posterior's width in t is 1/(2√n) after n
-# examined impressions, whatever α is. 128 bins are exact to about 10,000.
-EDGES: Floats = np.sin(np.linspace(0, np.pi / 2, 129)) ** 2
-NODES: Floats = np.tile(np.sin((np.arange(128) + 0.5) * np.pi / 2 / 128) ** 2, 2)
-"""α of the bins of mistakes, then of those of wanted posts."""
-WANTED: Floats = np.repeat((0.0, 1.0), 128)
+_TABLES = """
+CREATE TABLE clicks (search, post, PRIMARY KEY (search, post)) WITHOUT ROWID;
+CREATE TABLE pages (search, start, PRIMARY KEY (search, start)) WITHOUT ROWID;
+"""
+_ADD_CLICK = "INSERT OR IGNORE INTO clicks VALUES (?, ?)"
+_ADD_PAGE = "INSERT OR IGNORE INTO pages VALUES (?, ?)"
+_CLICKED_POSTS = "SELECT post FROM clicks WHERE search = ?"
+_COUNT_UNKNOWN = """
+SELECT count(DISTINCT search) FROM clicks
+WHERE search NOT IN (SELECT search FROM pages)
+"""
 
 
 def read_searches(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """The searches of a log, as ``serve --log`` writes them, with the set "clicked".
+    """Yield the searches of a log as ``serve --log`` writes them, with ``clicked``.
 
-    Lines in another form and further copies of a page are passed over. ``notes`` get what is left
-    out. Raises DataError for files that cannot be read.
+    ``clicked`` is the set of clicked posts. Malformed lines and further copies of a
+    page are skipped, which is added to ``notes``. DataError: a file cannot be read.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl*"))
     if not files:
         raise DataError(
             f"{path}: found no JSON lines (.jsonl), expected those of serve --log"
         )
-    with closing(
-        sqlite3.connect("")
-    ) as known:  # On the disk: logs may be larger than memory.
-        known.executescript(TABLES)
-        for _, line in _lines(files):
-            with suppress(*WRONG):
-                event = (
-                    read_event(parsed_line(line)) if b'"action_name"' in line else None
-                )
-                if event and event[2] and CLICK.fullmatch(event[1]):
-                    known.execute(CLICKED, event[::2])
-        passed = 0
+    # A temporary database on the disk, because logs may be larger than memory
+    with closing(sqlite3.connect("")) as database:
+        database.executescript(_TABLES)
+        _store_clicks(files, database)
+        skipped = 0
         for where, line in _lines(files):
             try:
-                if not read_event(record := parsed_line(line)):
-                    yield _read_search(record.get("_source", record), known)
+                record = parsed_line(line)
+                if read_event(record) is None:
+                    yield _read_search(record.get("_source", record), database)
             except WRONG as error:
-                passed += 1
-                notes += [f"{where}: {error}; the line is passed over"] * (
-                    passed <= MOST_TOLD
-                )
-        unknown = known.execute(UNKNOWN).fetchone()[0]
-    if passed > MOST_TOLD:
-        notes.append(f"{path}: {passed:,} lines in all were passed over")
+                skipped += 1
+                if skipped <= MOST_NOTES:
+                    notes.append(f"{where}: {error}; the line is passed over")
+        unknown = database.execute(_COUNT_UNKNOWN).fetchone()[0]
+    if skipped > MOST_NOTES:
+        notes.append(f"{path}: {skipped:,} lines in all were passed over")
     if unknown:
         notes.append(f"{path}: found clicks of {unknown:,} unknown searches")
 
 
+def _store_clicks(files: Sequence[Path], database: sqlite3.Connection) -> None:
+    """Store the clicks of UBI's events; malformed lines are reported later."""
+    for _, line in _lines(files):
+        if b'"action_name"' not in line:
+            continue
+        with suppress(*WRONG):
+            event = read_event(parsed_line(line))
+            if event is None:
+                continue
+            search_id, action, post = event
+            if post and CLICK.fullmatch(action):
+                database.execute(_ADD_CLICK, (search_id, post))
+
+
 def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    """Lines that are not blank, and their places; raises DataError."""
+    """Yield ``file:line`` and line for lines that are not blank; raises DataError."""
     with fileinput.FileInput(
         files, openhook=fileinput.hook_compressed, mode="rb"
     ) as lines:
@@ -134,13 +113,13 @@ def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def checked_line(record: Mapping[str, Any]) -> bytes:
-    """A line of a log: a JSON object whose last value is the CRC-32 of the others."""
+    """Return a log line: a JSON object whose last value is the CRC-32 of the others."""
     text = json.dumps(record).encode()
     return b'%s, "crc32": %d}\n' % (text[:-1], zlib.crc32(text))
 
 
 def parsed_line(line: bytes) -> Any:
-    """The value of a line of a log; raises ValueError if its CRC-32, if there is one, differs."""
+    """Return the value of a log line; ValueError: its CRC-32, if any, differs."""
     text, is_checked, crc32 = line.rstrip().rpartition(b', "crc32": ')
     if is_checked and crc32 != b"%d}" % zlib.crc32(text + b"}"):
         raise ValueError("found a changed line, expected the CRC-32 that it names")
@@ -148,78 +127,116 @@ def parsed_line(line: bytes) -> Any:
 
 
 def read_event(record: Any) -> tuple[str, str, str] | None:
-    """Search, action and post of an event; None for a search. Raises :data:`WRONG`."""
+    """Return search, action and post ("" if none) of an event; None for a search.
+
+    Raises :data:`WRONG`.
+    """
     if not isinstance(record, dict):
         raise ValueError(f"found {short_json(record)}, expected a JSON object")
-    if "action_name" not in (record := record.get("_source", record)):
+    record = record.get("_source", record)
+    if "action_name" not in record:
         return None
-    named = ((record.get("event_attributes") or {}).get("object") or {}).get(
-        "object_id"
-    )
-    search_id, action = _id(record.get("query_id")), _id(record["action_name"])
-    return search_id, action, "" if named is None else _id(named)
+    attributes = record.get("event_attributes") or {}
+    post = (attributes.get("object") or {}).get("object_id")
+    search_id = _id(record.get("query_id"))
+    action = _id(record["action_name"])
+    if post is None:
+        return search_id, action, ""
+    return search_id, action, _id(post)
 
 
-def _read_search(record: dict[str, Any], known: sqlite3.Connection) -> dict[str, Any]:
-    """A search with its clicks; raises :data:`WRONG`."""
-    is_own = "query_response_hit_ids" not in record
-    shown = _ids(record, "shown" if is_own else "query_response_hit_ids")
-    if len({*shown}) < len(shown):
-        raise ValueError("found a post twice in the list, expected it once")
-    query = record.get("query" if is_own else "user_query")
-    if (is_own or query is not None) and not (isinstance(query, str) and query.split()):
-        raise ValueError(f"found the query {short_json(query)}, expected a text")
-    if is_own:
-        name, clicked = record.get("query_id"), {*_ids(record, "clicked")}
-        if name is not None and not is_doc_id(name := _id(name)):
+def _read_search(
+    record: dict[str, Any], database: sqlite3.Connection
+) -> dict[str, Any]:
+    """Return a search with its clicks; raises :data:`WRONG`."""
+    if "query_response_hit_ids" in record:
+        return _read_ubi_search(record, database)
+    return _read_plain_search(record)
+
+
+def _read_plain_search(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a search whose record has its clicks."""
+    shown = _shown_posts(record, "shown")
+    query = record.get("query")
+    _check_query(query)
+    name = record.get("query_id")
+    clicked = set(_ids(record, "clicked"))
+    if name is not None:
+        name = _id(name)
+        if not is_doc_id(name):
             raise ValueError(f"found query_id {name!r}, expected one word")
-        if others := clicked - {*shown}:
-            raise ValueError(
-                f"found a click on {min(others)!r}, expected one of the shown posts"
-            )
-        return {
-            "query": query,
-            "shown": shown,
-            "start": 0,
-            "topic": name,
-            "clicked": clicked,
-        }
-    search_id, start = _id(record.get("query_id")), record.get("start") or 0
-    teams, moment = (
-        record.get("teams") or [0] * len(shown),
-        float(record.get("time") or 0),
-    )
+    not_shown = clicked.difference(shown)
+    if not_shown:
+        raise ValueError(
+            f"found a click on {min(not_shown)!r}, expected one of the shown posts"
+        )
+    return {
+        "query": query,
+        "shown": shown,
+        "start": 0,
+        "topic": name,
+        "clicked": clicked,
+    }
+
+
+def _read_ubi_search(
+    record: dict[str, Any], database: sqlite3.Connection
+) -> dict[str, Any]:
+    """Return a page of a search in UBI's form, with the clicks of its events."""
+    shown = _shown_posts(record, "query_response_hit_ids")
+    query = record.get("user_query")
+    if query is not None:
+        _check_query(query)
+    search_id = _id(record.get("query_id"))
+    start = record.get("start") or 0
+    teams = record.get("teams") or [0] * len(shown)
+    time = float(record.get("time") or 0)
     if start not in range(MOST_START) or len(teams) != len(shown):
         raise ValueError(
             f"found the start {start!r}, {len(teams)} teams of {len(shown)} posts"
         )
-    if not known.execute(SHOWN, (search_id, start)).rowcount:
+    if not database.execute(_ADD_PAGE, (search_id, start)).rowcount:
         raise ValueError("found a page of a search once more")
-    clicks = known.execute("SELECT post FROM clicks WHERE search = ?", (search_id,))
-    own = {"query_id": search_id, "query": query or "", "shown": shown, "start": start}
-    own |= {
-        "time": moment,
+    rows = database.execute(_CLICKED_POSTS, (search_id,))
+    clicked = {post for (post,) in rows}.intersection(shown)
+    search = {
+        "topic": None,
+        "query_id": search_id,
+        "query": query or "",
+        "shown": shown,
+        "start": start,
+        "time": time,
         "teams": teams,
-        "clicked": {post for (post,) in clicks} & {*shown},
+        "clicked": clicked,
     }
-    return record | {"topic": None} | own
+    return record | search
+
+
+def _shown_posts(record: Mapping[str, Any], key: str) -> list[str]:
+    shown = _ids(record, key)
+    if len(set(shown)) < len(shown):
+        raise ValueError("found a post twice in the list, expected it once")
+    return shown
+
+
+def _check_query(query: Any) -> None:
+    if not isinstance(query, str) or not query.split():
+        raise ValueError(f"found the query {short_json(query)}, expected a text")
 
 
 def _ids(record: Mapping[str, Any], key: str) -> list[str]:
-    if not isinstance(values := record.get(key), list):
+    values = record.get(key)
+    if not isinstance(values, list):
         raise ValueError(
             f'found {short_json(values)} under "{key}", expected a list of ids'
         )
-    return [*map(_id, values)]
+    return [_id(value) for value in values]
 
 
 def _id(value: Any) -> str:
     # In Python JSON's true and false are integers.
-    if (
-        isinstance(value, str | int)
-        and not isinstance(value, bool)
-        and len(f"{value}") < MOST_NAME
-    ):
+    is_name = isinstance(value, str | int) and not isinstance(value, bool)
+    if is_name and len(str(value)) < MOST_NAME:
         return str(value)
     raise ValueError(f"found {short_json(value)}, expected an id")
 
@@ -235,171 +252,116 @@ class ClickLog(NamedTuple):
     topics: list[Topic]  # In the order of their first impressions
     impressions: int
     with_click: int
-    notes: list[str]  # On what is left out
+    notes: list[str]  # Skipped lines and other problems
 
 
 def read_click_log(path: Path) -> ClickLog:
-    """Read a log; raises DataError for hashed queries, and for a log without a click.
+    """Read a log.
 
-    Texts that differ in case, white space or Unicode's form of a letter are one query, shown in its
-    commonest spelling.
+    Texts that differ in case, white space or Unicode's form of a letter are one query,
+    with its commonest spelling. DataError: queries are hashed, or there is no click.
     """
-    notes, impressions, with_click, misnamed = list[str](), 0, 0, 0
-    numbers: dict[str, int] = {}  # Of normalized texts
-    spellings = defaultdict[int, Counter[str]](Counter)
-    names, texts = (
-        dict[str, str](),
-        dict[str, str](),
-    )  # Normalized text -> query_id, and back
-    pairs: dict[tuple[int, str], int] = {}
-    entries = array("q")
+    notes: list[str] = []
+    queries = _Queries()
+    impressions = _Impressions()
     for search in read_searches(path, notes):
         if not search["query"]:
-            problem = "found searches without their queries, expected serve --log-queries plain"
-            raise DataError(f"{path}: {problem} (models are compared without)")
-        text, shown, clicked = (
-            normalize(search["query"]),
-            search["shown"],
-            search["clicked"],
-        )
-        if (name := search["topic"]) and texts.setdefault(name, text) == text:
-            names.setdefault(text, name)
-        misnamed += name not in (None, names.get(text))
-        number = numbers.setdefault(text, len(numbers))
-        spellings[number][" ".join(well_formed(search["query"]).split())] += 1
-        last = max(
-            (k for k, doc_id in enumerate(shown) if doc_id in clicked), default=-1
-        )
-        for place, doc_id in enumerate(shown):
-            pair, click = (
-                pairs.setdefault((number, doc_id), len(pairs)),
-                doc_id in clicked,
+            raise DataError(
+                f"{path}: found searches without their queries, expected serve "
+                "--log-queries plain (models are compared without)"
             )
-            entries.extend(
-                (pair, search["start"] + place, click, place < last and not click)
-            )
-        impressions, with_click = impressions + 1, with_click + bool(clicked)
-    if misnamed:
+        number = queries.add(search["query"], search["topic"])
+        impressions.add(number, search)
+    if queries.misnamed:
         notes.append(
-            f"{path}: {misnamed:,} query_ids are another query's; texts name such queries"
+            f"{path}: {queries.misnamed:,} query_ids are another query's; texts name "
+            "such queries"
         )
-    if not with_click:
-        problem = f"{path}: found {impressions:,} impressions and no click, expected one or more"
+    if not impressions.with_click:
+        problem = (
+            f"{path}: found {impressions.count:,} impressions and no click, expected "
+            "one or more"
+        )
         raise DataError("\n  ".join([problem, *notes]))
-    if blank := [doc_id for _, doc_id in pairs if not is_doc_id(doc_id)]:
-        problem = f"found {len(blank):,} ids with blanks, which are not judged"
-        notes.append(f"{path}: {problem}, such as {short_json(blank[0])}")
-    common = [of.most_common(1)[0][0] for of in spellings.values()]
-    ids = [names.get(text) or query_id(text) for text in numbers]
-    table = np.array(entries, np.int64).reshape(-1, 4).T
-    columns = table[0], table[1], table[2] > 0, table[3] > 0
-    return ClickLog(
-        *columns, [*pairs], [*map(Topic, ids, common)], impressions, with_click, notes
-    )
-
-
-def judgments(log: ClickLog, relevance: Floats) -> Qrels:
-    """Grades by query_id, as the help of ``pipeline.clicks`` says."""
-    clicks = np.bincount(log.pair, log.click)
-    judged = (clicks > 0) | (
-        (np.bincount(log.pair, log.skipped) > 0) & (relevance < RELEVANT)
-    )
-    highly = (clicks > 1) & (relevance >= HIGHLY_RELEVANT)
-    grades = np.where(clicks > 0, np.where(highly, 2, relevance >= RELEVANT), 0)
-    qrels: Qrels = {}
-    for (number, doc_id), grade, is_judged in zip(
-        log.pairs, grades, judged, strict=True
-    ):
-        if is_judged and is_doc_id(doc_id):
-            qrels.setdefault(log.topics[number].query_id, {})[doc_id] = int(grade)
-    return qrels
-
-
-def fit(log: ClickLog) -> tuple[Floats, Floats, Floats]:
-    """Examination of positions; mean of α, and probability that it is wanted, of pairs."""
-    from scipy.sparse import csr_array
-    from scipy.special import betainc, softmax
-
-    shown, clicked = np.bincount(log.position), np.bincount(log.position, log.click)
-    times, clicks = np.bincount(log.pair), np.bincount(log.pair, log.click)
-    group = np.rint(np.bincount(log.pair, log.position) / times).astype(np.int64)
-    cells = np.where(log.click, 0.0, 1.0), (log.pair, log.position)
-    skips = csr_array(cells, shape=(len(times), len(shown)))
-    # Most pairs have one impression: patterns of clicks and skips are counted. A random number
-    # stands for each; two share one with a probability of about 2**-52.
-    random = np.random.default_rng(0).random(len(shown) + 2)
-    numbers = skips @ random[2:] + clicks * random[0] + group * random[1]
-    _, first, pattern, times = np.unique(numbers, True, True, True)
-    clicks, skips, group, pairs = (
-        clicks[first],
-        skips[first],
-        group[first],
-        np.bincount(group),
-    )
-    # Neither 0 nor 1, which expectation maximisation never leaves.
-    examination = 1 / np.arange(1.0, len(shown) + 1)
-    mean = clicked.sum() / (shown * examination).sum()
-    means = np.clip([mean / 2, 3 * mean], TOLERANCE, HIGHEST_MEAN)
-    shares, old = np.full(len(pairs), 0.25), np.array(np.inf)
-    for done in range(ROUNDS + 1):
-        # Masses of bins, not densities: these are infinite at 0 and 1 for weak priors.
-        low, high = (
-            np.diff(betainc(m * STRENGTH, (1 - m) * STRENGTH, EDGES)) for m in means
+    blank = [doc_id for _, doc_id in impressions.pairs if not is_doc_id(doc_id)]
+    if blank:
+        notes.append(
+            f"{path}: found {len(blank):,} ids with blanks, which are not judged, such "
+            f"as {short_json(blank[0])}"
         )
-        masses = np.hstack(
-            (np.outer(1 - shares, low), np.outer(shares, high))
-        )  # [groups, bins]
-        missed = 1 - np.outer(examination, NODES)  # [positions, bins]: P(no click)
-        is_relevant = np.sqrt(means[0] * means[1]) <= NODES
-        sums = np.stack((NODES, is_relevant, WANTED, NODES * WANTED), axis=1)
-        found, skipped = np.empty((len(first), 4)), np.zeros(missed.shape)
-        for start in range(0, len(first), BLOCK):
-            of = slice(start, start + BLOCK)
-            logs = np.log(np.maximum(masses, 1e-300))[group[of]] + skips[of] @ np.log(
-                missed
-            )
-            posterior = softmax(logs + np.outer(clicks[of], np.log(NODES)), axis=1)
-            found[of] = posterior @ sums
-            skipped += skips[of].T @ (posterior * times[of, None])
-        now = np.concatenate((examination, means, shares))
-        if done == ROUNDS or np.abs(now - old).max() < TOLERANCE:
-            break
-        examined = (skipped * (1 - NODES) / missed).sum(axis=1) * examination
-        examination, old = (clicked + examined) / np.maximum(shown, 1), now
-        examination[0] = 1
-        both, _, wanted, high = found.T * times
-        means = np.array(
-            [(both - high).sum() / (times - wanted).sum(), high.sum() / wanted.sum()]
+    return impressions.log(queries.topics(), notes)
+
+
+class _Queries:
+    """Queries of a log, which are the same if their normalized texts are."""
+
+    def __init__(self) -> None:
+        self.misnamed = 0  # Searches whose query_id is not their query's
+        self._numbers: dict[str, int] = {}  # Normalized text -> number of the query
+        self._spellings = defaultdict[int, Counter[str]](Counter)
+        self._names: dict[str, str] = {}  # Normalized text -> query_id
+        self._texts: dict[str, str] = {}  # query_id -> normalized text
+
+    def add(self, query: str, name: str | None) -> int:
+        """Add a search; return the number of its query, from 0."""
+        text = normalize(query)
+        if name and self._texts.setdefault(name, text) == text:
+            self._names.setdefault(text, name)
+        self.misnamed += name is not None and name != self._names.get(text)
+        number = self._numbers.setdefault(text, len(self._numbers))
+        spelling = " ".join(well_formed(query).split())
+        self._spellings[number][spelling] += 1
+        return number
+
+    def topics(self) -> list[Topic]:
+        """Return the topics in the order of their numbers."""
+        topics = []
+        for text, number in self._numbers.items():
+            [(spelling, _)] = self._spellings[number].most_common(1)
+            name = self._names.get(text) or query_id(text)
+            topics.append(Topic(name, spelling))
+        return topics
+
+
+class _Impressions:
+    """Impressions of a log, as the columns of :class:`ClickLog`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.with_click = 0
+        self.pairs: dict[tuple[int, str], int] = {}  # (query, doc_id) -> index
+        self._entries = array("q")  # Rows of pair, position, click, skipped
+
+    def add(self, number: int, search: Mapping[str, Any]) -> None:
+        """Add a search for the query of this number."""
+        shown = search["shown"]
+        clicked = search["clicked"]
+        start = search["start"]
+        clicked_places = [
+            place for place, doc_id in enumerate(shown) if doc_id in clicked
+        ]
+        last = max(clicked_places, default=-1)
+        pairs = self.pairs
+        for place, doc_id in enumerate(shown):
+            pair = pairs.setdefault((number, doc_id), len(pairs))
+            click = doc_id in clicked
+            skipped = place < last and not click
+            self._entries.extend((pair, start + place, click, skipped))
+        self.count += 1
+        self.with_click += bool(clicked)
+
+    def log(self, topics: list[Topic], notes: list[str]) -> ClickLog:
+        """Return the log of all impressions."""
+        entries = np.array(self._entries, np.int64).reshape(-1, 4)
+        pair, position, click, skipped = entries.T
+        return ClickLog(
+            pair=pair,
+            position=position,
+            click=click > 0,
+            skipped=skipped > 0,
+            pairs=list(self.pairs),
+            topics=topics,
+            impressions=self.count,
+            with_click=self.with_click,
+            notes=notes,
         )
-        means = np.clip(means, TOLERANCE, HIGHEST_MEAN)
-        prior = SHARE_STRENGTH * wanted.sum() / times.sum()
-        shares = (np.bincount(group, wanted) + prior) / (pairs + SHARE_STRENGTH)
-    return examination, *found[pattern, :2].T
-
-
-def report(log: ClickLog, examination: Floats, qrels: Qrels) -> str:
-    """Counts of a log and of its judgments, and a table of positions."""
-    grades = Counter(grade for judged in qrels.values() for grade in judged.values())
-    by_grade = ", ".join(f"{grades[grade]:,} of grade {grade}" for grade in (2, 1, 0))
-    places = np.unique(np.column_stack((log.pair, log.position)), axis=0)
-    moved = (np.bincount(places[:, 0]) > 1).sum()
-    shown, clicked = np.bincount(log.position), np.bincount(log.position, log.click)
-    first = np.arange(min(len(shown), 11))  # Positions below the tenth are one row.
-    columns = (
-        np.add.reduceat(values, first)
-        for values in (shown, clicked, shown * examination)
-    )
-    rows = [
-        (f"{place}", f"{count:,}", f"{clicks / count:.3f}", f"{looks / count:.3f}")
-        for place, count, clicks, looks in zip(first + 1, *columns, strict=True)
-    ]
-    if len(shown) > len(rows):
-        rows[-1] = (f"{len(rows)}-{len(shown)}", *rows[-1][1:])
-    lines = [
-        f"{log.impressions:,} impressions, {log.with_click:,} with a click",
-        f"{len(log.topics):,} queries, {len(qrels):,} with judgments",
-        f"{len(log.pairs):,} pairs of query and post, {grades.total():,} judged: {by_grade}",
-        f"{moved:,} pairs at several positions; without any, examination is about 1 / k\n",
-        *table_lines(("position", "impressions", "click rate", "examination"), rows),
-    ]
-    return "\n".join(lines)

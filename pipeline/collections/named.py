@@ -1,4 +1,4 @@
-"""Named collections, rows of ``catalogue.json``, and the collection that options name."""
+"""Named collections, rows of ``catalogue.json``, and collections by any source."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,126 +6,168 @@ from pathlib import Path
 from typing import Any
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import EngineAddress, index_name
-from tweetrerank.pipeline.collections.collection import (
-    ENDING,
-    Collection,
-    IndexPlace,
-    catalogue,
-    data_directory,
-    is_own,
-)
-from tweetrerank.pipeline.collections.own import (
+from tweetrerank.indexes.engines.address import EngineAddress, index_name
+from tweetrerank.pipeline.collections.catalogue import catalogue
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.folders import data_directory
+from tweetrerank.pipeline.collections.in_memory import (
+    IrDataset,
+    JudgmentsLike,
     collection_of,
     collection_of_ir_dataset,
     qrels_file,
-    read_collection,
     topics_file,
 )
+from tweetrerank.pipeline.collections.index_place import IndexPlace
+from tweetrerank.pipeline.collections.own import ENDING, is_own, read_collection
 from tweetrerank.pipeline.collections.sources import (
     Answers,
     ForeignIndex,
     PairFolders,
     PostFiles,
 )
+from tweetrerank.pipeline.collections.topics import Rows, TopicsLike
 from tweetrerank.pipeline.defaults import DEFAULT_MEASURES
 from tweetrerank.pipeline.text import did_you_mean, listed
 from tweetrerank.pipeline.usage_error import UsageError
 
 SAMPLE = Path(__file__).parent.parent / "sample"
 
-# name -> the first of the two years of the TREC Microblog track that searched the same tweets.
+# Name -> first of the two years of the TREC Microblog track with the same tweets
 _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
 _ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
 PARTS = ("train", "dev", "test")
-QUESTIONS = (
-    "wikiqa",
-    "trecqa-raw",
-)  # Whose given answers models of lists are trained on, too
+QUESTIONS = ("wikiqa", "trecqa-raw")
+"""Collections with given answers that models of lists are trained on, too."""
 
 
 def answers() -> dict[str, list[str]]:
-    """Name of each answer-selection collection -> its title and the folders of its :data:`PARTS`.
-    TrecQA's clean parts are the raw ones without the questions that have no relevant answer or
-    nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers."""
+    """Return name -> title and folders of :data:`PARTS` for answer selection.
+
+    TrecQA's clean parts are the raw ones without the questions that have no relevant
+    answer or only relevant ones. TRAIN-ALL was judged automatically, by patterns of
+    answers.
+    """
     return dict(catalogue()["answers"])
 
 
 def general() -> dict[str, list[str]]:
-    """Name of each training part of another kind than TREC Microblog -> title and language."""
+    """Return name -> title and language of training parts outside TREC Microblog."""
     return dict(catalogue()["general"])
 
 
 def names() -> list[str]:
-    """The names of all collections."""
+    """Return the names of all collections."""
     return [*_MICROBLOG, "sample", *answers(), *general()]
 
 
+def _names_and_aliases() -> list[str]:
+    return names() + list(_ALIASES)
+
+
 def find(name: str, data: Path | None = None) -> Collection:
-    """The collection of a name, an alias (``mb12``), a file, or a folder in BEIR's form."""
+    """Return a collection by name, alias (``mb12``) or file.
+
+    The name may also be a folder of BEIR. UsageError: there is no such collection.
+    DataError: its file is malformed.
+    """
     if is_own(name):
-        if not Path(name).exists():
-            place = Path(name).parent
-            others = listed(sorted(path.name for path in place.glob(f"*{ENDING}")))
-            told = f"; {place.resolve()} has {others}" if others else ""
-            raise UsageError(f"found no file {name}{told}")
-        return read_collection(Path(name), [*names(), *_ALIASES])
-    name, folder = _ALIASES.get(name, name), data_directory(data)
+        return _find_own(name)
+    name = _ALIASES.get(name, name)
     if name in _MICROBLOG:
-        return _microblog(name, folder / "microblog", data)
+        return _microblog(name, data)
     if name in answers():
         return find_answers(name, data)
     if name == "sample":
-        files = [SAMPLE / part for part in ("topics.txt", "qrels.txt", "posts.jsonl")]
-        title, language = "sample collection written for this project", None
-    elif name in general():
-        place, (title, language) = (
-            folder / "general" / name.removesuffix("-train"),
-            general()[name],
-        )
-        files = [
-            place / part
-            for part in ("topics.train.tsv", "qrels.train.txt", "posts.jsonl")
-        ]
-        title = f"{title}, training part"
+        return _sample(data)
+    if name in general():
+        return _general(name, data)
+    raise UsageError(_no_such_collection(name))
+
+
+def _find_own(name: str) -> Collection:
+    path = Path(name)
+    if not path.exists():
+        folder = path.parent
+        files = listed(sorted(file.name for file in folder.glob(f"*{ENDING}")))
+        if files:
+            raise UsageError(f"found no file {name}; {folder.resolve()} has {files}")
+        raise UsageError(f"found no file {name}")
+    return read_collection(path, _names_and_aliases())
+
+
+def _no_such_collection(name: str) -> str:
+    """The message for an unknown name."""
+    files = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
+    if name + ENDING in files:
+        hint = f"; did you mean {name + ENDING!r}?"
     else:
-        own = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
-        similar = f"; did you mean {name + ENDING!r}?" if name + ENDING in own else ""
-        raise UsageError(
-            f"found neither a file nor a collection {name!r}, expected one of "
-            f"{', '.join(names())}, the file of an own one (my-posts.toml), or a folder in BEIR's "
-            "form (corpus.jsonl, queries.jsonl)"
-            + (similar or did_you_mean(name, [*names(), *_ALIASES, *own]))
-        )
-    topics, qrels, posts = files
-    given = Collection(
-        name, [topics], [qrels], PostFiles([posts]), index=IndexPlace(name)
+        hint = did_you_mean(name, _names_and_aliases() + files)
+    return (
+        f"found neither a file nor a collection {name!r}, expected one of "
+        f"{', '.join(names())}, the file of an own one (my-posts.toml), or a folder in "
+        f"BEIR's form (corpus.jsonl, queries.jsonl){hint}"
     )
-    return replace(given, title=title, language=language, data=data)
 
 
-def _microblog(name: str, folder: Path, data: Path | None) -> Collection:
-    year, first = name[2:], _MICROBLOG[name]
-    runs = {"ql": f"trec-{year}/id.txt", "rm3": f"runs/run.microblog{year}.RM3.txt"}
+def _microblog(name: str, data: Path | None) -> Collection:
+    """The collection of a year of TREC Microblog."""
+    folder = data_directory(data) / "microblog"
+    year = name.removeprefix("mb")
+    first = _MICROBLOG[name]
     return Collection(
         name,
-        [folder / f"topics.microblog{year}.txt"],
-        [folder / f"qrels.microblog{year}.txt"],
-        PairFolders([folder / f"trec-{first}", folder / f"trec-{first + 1}"]),
+        topic_files=[folder / f"topics.microblog{year}.txt"],
+        qrels_files=[folder / f"qrels.microblog{year}.txt"],
+        post_source=PairFolders(
+            [folder / f"trec-{first}", folder / f"trec-{first + 1}"]
+        ),
         index=IndexPlace(f"tweets{first}"),
         title=f"TREC Microblog {year}",
-        runs={method: folder / path for method, path in runs.items()},
+        runs={
+            "ql": folder / f"trec-{year}/id.txt",
+            "rm3": folder / f"runs/run.microblog{year}.RM3.txt",
+        },
+        data=data,
+    )
+
+
+def _sample(data: Path | None) -> Collection:
+    return Collection(
+        "sample",
+        topic_files=[SAMPLE / "topics.txt"],
+        qrels_files=[SAMPLE / "qrels.txt"],
+        post_source=PostFiles([SAMPLE / "posts.jsonl"]),
+        index=IndexPlace("sample"),
+        title="sample collection written for this project",
+        data=data,
+    )
+
+
+def _general(name: str, data: Path | None) -> Collection:
+    """The collection of a training part outside TREC Microblog."""
+    folder = data_directory(data) / "general" / name.removesuffix("-train")
+    title, language = general()[name]
+    return Collection(
+        name,
+        topic_files=[folder / "topics.train.tsv"],
+        qrels_files=[folder / "qrels.train.txt"],
+        post_source=PostFiles([folder / "posts.jsonl"]),
+        index=IndexPlace(name),
+        title=f"{title}, training part",
+        language=language,
         data=data,
     )
 
 
 def find_answers(name: str, data: Path | None = None) -> Collection:
-    """The test part of an answer-selection collection."""
+    """Return the test part of an answer-selection collection."""
     if name not in answers():
+        similar = did_you_mean(name, list(answers()))
         raise UsageError(
-            f"found {name!r}, expected a collection of questions with given answers, one of "
-            f"{', '.join(answers())}" + did_you_mean(name, [*answers()])
+            f"found {name!r}, expected a collection of questions with given answers, "
+            f"one of {', '.join(answers())}{similar}"
         )
     title, *folders = answers()[name]
     paths = [data_directory(data) / folder for folder in folders]
@@ -134,151 +176,217 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
 
 
 def to_train_on(name: str, data: Path | None = None) -> Collection:
-    """The collection of a name, or its training part, where answers are given."""
-    found = find(name, data)
-    return found.part("train") if found.answers else found
+    """Return a named collection, or its training part if answers are given."""
+    collection = find(name, data)
+    return collection.part("train") if collection.answers else collection
 
 
 def open_collection(
     name: str | Path | None = None,
     index: Path | str | None = None,
-    qrels: Any = None,
+    qrels: JudgmentsLike | None = None,
     data: Path | None = None,
-    engine: Mapping[str, Any] | None = None,
+    engine: Mapping[str, object] | None = None,
     *,
-    posts: Any = None,
-    topics: Any = None,
+    posts: Rows | None = None,
+    topics: TopicsLike | None = None,
     beir: Path | str | None = None,
-    ir_dataset: Any = None,
+    ir_dataset: str | IrDataset | None = None,
     signals: Sequence[str] = (),
 ) -> Collection:
-    """A collection by name (``mb2012``) or file (``my-posts.toml``), or in one of these forms:
+    """Open a collection by name (``mb2012``), file (``my-posts.toml``), or otherwise.
 
-    * ``beir``, a folder in BEIR's form; ``name`` takes one, too;
-    * ``ir_dataset``, a data set of ir_datasets or its id, written into the home folder once;
-    * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
-      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, a ``name``, under which
-      what is trained is found again when the posts have changed, and ``signals``, further fields
-      with numbers;
-    * ``index``, the folder of an index by :func:`tweetrerank.indexes.build`, also in place of a named
-      collection's own; with ``topics``, or as ``name`` a file of topics.
+    * ``beir`` is a folder of BEIR; ``name`` accepts one, too.
+    * ``ir_dataset`` is a data set of ir_datasets or its id. It is written into the home
+      folder once.
+    * ``posts`` are dictionaries with ``id``, ``text`` and optionally ``title`` and
+      ``url``, or a data frame of them. They come with ``topics`` (query_id -> text, or
+      rows) and ``qrels``. Models are found by the collection's ``name``, also after the
+      posts have changed. ``signals`` are further numeric fields.
+    * ``index`` is the folder of an index by :func:`tweetrerank.indexes.build`, for
+      ``topics``, for a file of topics (``name``), or in place of a named collection's.
 
-    ``engine`` has fields of the address of a search engine. ``qrels`` are judgments in place of the
-    collection's: a file or several, query_id -> doc_id -> grade, or rows. UsageError: the arguments
-    contradict one another, or there is no such collection. DataError: files or rows have another
-    form.
+    ``engine`` has fields of the address of a search engine. ``qrels`` replace the
+    collection's judgments: a file or several, query_id -> doc_id -> grade, or rows.
+    ``data`` is the data folder.
+
+    UsageError: the arguments contradict one another, or there is no such collection.
+    DataError: files or rows are malformed.
     """
+    sources: list[object] = [posts, ir_dataset, beir]
+    if posts is None:  # Otherwise name and topics are those of the posts.
+        sources += [name, topics]
+    _check_sources(sources, index, engine)
+    if posts is not None:
+        return _of_posts(name, posts, topics, qrels, signals)
+    folder = Path(index) if index else None
+    judgments = _judgment_files(qrels)
+    if ir_dataset is not None:
+        collection = collection_of_ir_dataset(ir_dataset)
+    else:
+        path = beir if name is None else name
+        if topics is not None:
+            path = topics_file(topics)
+        if path is None:
+            return _of_index([], folder, judgments, engine)
+        if _is_file_of_topics(path):
+            return _of_index([Path(path)], folder, judgments, engine)
+        collection = find(str(path), data)
+    collection = _with_judgments(collection, judgments)
+    collection = _in_folder(collection, folder)
+    return on_engine(collection, engine)
+
+
+def _check_sources(
+    sources: Sequence[object],
+    index: Path | str | None,
+    engine: Mapping[str, object] | None,
+) -> None:
+    """Check that the arguments name one source of a collection, and one index."""
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
-    key = name if posts is not None else None  # Of posts in memory it is a name alone.
-    given = [
-        None if key else name,
-        posts,
-        beir,
-        ir_dataset,
-        topics if posts is None else None,
-    ]
-    if (count := sum(value is not None for value in given)) > 1 or not (count or index):
+    count = sum(source is not None for source in sources)
+    if count > 1 or (count == 0 and not index):
         raise UsageError(
             "expected one of name, posts, topics, beir and ir_dataset, or an index"
         )
-    if key in [*names(), *_ALIASES]:
-        raise UsageError(f"`name`: {key} is the name of another collection")
-    if posts is not None:
-        return collection_of(posts, topics, qrels, str(key or ""), signals)
-    if qrels is not None and not isinstance(qrels, str | Path):
-        qrels = qrels_file(qrels)
-    judged = [] if qrels is None else [Path(qrels)]
-    folder = Path(index) if index else None
-    name = topics_file(topics) if topics is not None else name or beir
-    if not count or (name and Path(name).is_file() and not is_own(name)):
-        return _of_index([Path(name)] if name else [], folder, judged, engine)
-    found = (
-        find(str(name), data)
-        if ir_dataset is None
-        else collection_of_ir_dataset(ir_dataset)
-    )
-    if judged:  # What is trained on stays.
-        measures = DEFAULT_MEASURES if found.judged_only else found.measures
-        found = replace(found, qrels_files=judged, measures=measures)
-    if folder and found.index and ForeignIndex(folder).files:
-        other = read_collection(folder)
-        found = replace(found, post_source=other.post_source, index=other.index)
-    elif folder and found.index:
-        found = replace(found, index=found.index._replace(folder=folder, engine=None))
-    return on_engine(found, engine)
+
+
+def _of_posts(
+    name: str | Path | None,
+    posts: Rows,
+    topics: TopicsLike | None,
+    qrels: JudgmentsLike | None,
+    signals: Sequence[str],
+) -> Collection:
+    """The collection of posts in memory."""
+    if name in _names_and_aliases():
+        raise UsageError(f"`name`: {name} is the name of another collection")
+    return collection_of(posts, topics, qrels, str(name or ""), signals)
+
+
+def _judgment_files(qrels: JudgmentsLike | None) -> list[Path]:
+    """The file of judgments, which are written first if they are in memory."""
+    if qrels is None:
+        return []
+    if isinstance(qrels, str | Path):
+        return [Path(qrels)]
+    return [qrels_file(qrels)]
+
+
+def _is_file_of_topics(path: str | Path) -> bool:
+    return Path(path).is_file() and not is_own(path)
+
+
+def _with_judgments(collection: Collection, files: list[Path]) -> Collection:
+    """The collection with other judgments; those for training stay."""
+    if not files:
+        return collection
+    measures = DEFAULT_MEASURES if collection.judged_only else collection.measures
+    return replace(collection, qrels_files=files, measures=measures)
+
+
+def _in_folder(collection: Collection, folder: Path | None) -> Collection:
+    """The collection with its index in this folder, if any."""
+    if folder is None or collection.index is None:
+        return collection
+    if ForeignIndex(folder).files:
+        foreign = read_collection(folder)
+        return replace(collection, post_source=foreign.post_source, index=foreign.index)
+    place = collection.index._replace(folder=folder, engine=None)
+    return replace(collection, index=place)
 
 
 def _of_index(
-    topics: list[Path],
+    topic_files: list[Path],
     folder: Path | None,
-    qrels: list[Path],
-    engine: Mapping[str, Any] | None,
+    judgments: list[Path],
+    engine: Mapping[str, object] | None,
 ) -> Collection:
-    """The collection of a file of topics, if there is one, and an index."""
+    """The collection of an existing index, with topics if there is a file of them."""
     if folder and ForeignIndex(folder).files:
-        return replace(read_collection(folder), topic_files=topics, qrels_files=qrels)
+        collection = read_collection(folder)
+        return replace(collection, topic_files=topic_files, qrels_files=judgments)
     if not (engine or folder):
         raise UsageError(
-            f"{topics[0]}: a file of topics needs the posts to search: name their `index` "
-            "(python -m pipeline.index --posts FILE --index DIR makes one)"
+            f"{topic_files[0]}: a file of topics needs the posts to search: name their "
+            "`index` (python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    place = IndexPlace(
-        "", folder, engine_address(engine, None, None) if engine else None
-    )
-    path = next(iter(topics), place.directory)
+    place = IndexPlace("", folder)
+    if engine:
+        place = IndexPlace(engine=engine_address(engine, None, None))
+    path = next(iter(topic_files), place.directory)
     return Collection(
-        path.name.split(".")[0], topics, qrels, index=place, title=str(path)
+        path.name.split(".")[0],
+        topic_files,
+        judgments,
+        index=place,
+        title=str(path),
     )
 
 
-def on_engine(found: Collection, options: Mapping[str, Any] | None) -> Collection:
-    """The collection with its index in the search engine that the options name, if they do."""
-    if not (options and found.index):
-        return found
-    address = engine_address(options, found.engine, index_name(found.index.group))
-    return replace(found, index=found.index._replace(engine=address))
+def on_engine(
+    collection: Collection, options: Mapping[str, object] | None
+) -> Collection:
+    """Return the collection with its index in the options' search engine, if any."""
+    if not options or collection.index is None:
+        return collection
+    group = collection.index.group
+    address = engine_address(options, collection.engine, index_name(group))
+    return replace(collection, index=collection.index._replace(engine=address))
 
 
 def engine_address(
-    options: Mapping[str, Any], known: EngineAddress | None, index: str | None
+    options: Mapping[str, object], known: EngineAddress | None, index: str | None
 ) -> EngineAddress:
-    """The index of a command's options, fields of the address; the others are those of ``known``,
-    or without it ``index``, the name, None if that must be given."""
+    """Return the address of an index by a command's options, fields of the address.
+
+    The other fields are those of ``known``. Without it, ``index`` is the default name
+    of the index; None: the options must name it. UsageError: a field is missing.
+    """
+    fields: dict[str, Any] = dict(options)
     if known:
-        return replace(known, **options)
+        return replace(known, **fields)
     problems = []
-    if "url" not in options:
+    if "url" not in fields:
         problems.append("--engine URL is missing: the address of the search engine")
-    if "index" not in options and not index:
+    if "index" not in fields and not index:
         problems.append(
             "--engine-index NAME is missing: the index in the search engine"
         )
     if problems:
         raise UsageError(problems)
-    return EngineAddress(**{"index": index, **options})
+    return EngineAddress(**{"index": index, **fields})
 
 
 def training_collections(
     test: str | None = None, data: Path | None = None, of_any_kind: bool = False
 ) -> list[str]:
-    """The judged microblog collections other than ``test``; with ``of_any_kind`` the other
-    collections with judgments follow, of questions with given answers :data:`QUESTIONS`.
+    """Return the judged microblog collections other than ``test``.
 
-    UsageError: ``test`` has a training part of its own. DataError: no collection has judgments.
+    With ``of_any_kind`` the other judged collections follow, and :data:`QUESTIONS`.
+    UsageError: ``test`` has its own training part. DataError: no collection is judged.
     """
     left_out = find(test, data).name if test else None
     if left_out in answers():
         raise UsageError(
-            f"found {left_out}, expected a microblog collection: {left_out} has a training part "
-            f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
+            f"found {left_out}, expected a microblog collection: {left_out} has a "
+            "training part of its own; use `python -m pipeline.train MODEL "
+            f"--collection {left_out}`"
         )
-    known = [*_MICROBLOG, *general(), *QUESTIONS] if of_any_kind else _MICROBLOG
-    files = {name: to_train_on(name, data).qrels_path for name in known}
-    if not (judged := [name for name, path in files.items() if path and path.exists()]):
+    candidates = list(_MICROBLOG)
+    if of_any_kind:
+        candidates += list(general())
+        candidates += QUESTIONS
+    judged = []
+    for name in candidates:
+        path = to_train_on(name, data).qrels_path
+        if path and path.exists():
+            judged.append(name)
+    if not judged:
         raise DataError(
-            f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "
-            "with\n  tweetrerank fetch\nor name a folder that has them by --data or "
-            "TWEETRERANK_DATA"
+            f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; "
+            "fetch them with\n  tweetrerank fetch\nor name a folder that has them by "
+            "--data or TWEETRERANK_DATA"
         )
     return [name for name in judged if name != left_out]

@@ -1,7 +1,7 @@
-"""Sources of posts: files of them, an index of others, folders of pairs, questions with answers."""
+"""Sources of posts: files, indexes of other programs, TREC's pairs, given answers."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -16,106 +16,141 @@ from tweetrerank.pipeline.collections.topics import Topic
 from tweetrerank.pipeline.collections.trec import Qrels, Run
 from tweetrerank.pipeline.text import note
 
-FILES, LABELS = ("a.toks", "b.toks", "id.txt"), "sim.txt"
-"""Parallel files of (query, post) pairs, and the optional one of relevance labels."""
+FILES = ("a.toks", "b.toks", "id.txt")
+"""Parallel files of (query, post) pairs."""
+
+LABELS = "sim.txt"
+"""Optional parallel file of relevance labels."""
 
 
 class PostFiles(NamedTuple):
     """Files of posts."""
 
     files: Sequence[Path]
-    columns: Mapping[
-        str, str
-    ] = {}  # Field of a post -> its column or key, where it differs
-    signals: Sequence[str] = ()  # Further fields of the posts, which are numbers
+    columns: Mapping[str, str] = {}
+    """Field of a post -> its column or key, where the names differ."""
+    signals: Sequence[str] = ()  # Further numeric fields
 
     def posts(self) -> Iterator[Post]:
-        """The posts, in the order of the files, with their signals as numbers; posts that lack one
-        are counted on stderr."""
+        """Yield the posts in the order of the files, with their signals as numbers.
+
+        The number of posts without a signal is printed on stderr. DataError: no post
+        has a number under a signal.
+        """
         from tweetrerank.rerankers.pairs import number_of
 
-        count, known = 0, Counter[str]()
-        for post in chain.from_iterable(
-            read_posts(path, *self[1:]) for path in self.files
-        ):
-            numbers = {
-                name: n for name, v in post.signals.items() if (n := number_of(v)) == n
-            }
-            known.update(numbers.keys())
+        count = 0
+        numbers_of_signal = Counter[str]()
+        read_files = (
+            read_posts(path, self.columns, self.signals) for path in self.files
+        )
+        for post in chain.from_iterable(read_files):
             count += 1
-            yield post._replace(signals=numbers) if self.signals else post
-        if lacking := [name for name in self.signals if count and not known[name]]:
+            if not self.signals:
+                yield post
+                continue
+            numbers = _numbers_in(post, number_of)
+            numbers_of_signal.update(numbers.keys())
+            yield post._replace(signals=numbers)
+        if count:
+            self._check_signals(count, numbers_of_signal)
+
+    def _check_signals(self, count: int, numbers_of_signal: Counter[str]) -> None:
+        """Report signals without a number in some of the ``count`` posts, or in all."""
+        lacking = [name for name in self.signals if not numbers_of_signal[name]]
+        if lacking:
             raise DataError(
-                f"{self.files[0]}: found no number under {', '.join(lacking)} in {count:,} posts, "
-                "expected numbers, flags or ISO dates; correct `signals`"
+                f"{self.files[0]}: found no number under {', '.join(lacking)} in "
+                f"{count:,} posts, expected numbers, flags or ISO dates; correct "
+                "`signals`"
             )
         for name in self.signals:
-            if known[name] < count:
-                note(
-                    f"{name}: {count - known[name]:,} of {count:,} posts have no number there"
-                )
+            without = count - numbers_of_signal[name]
+            if without:
+                note(f"{name}: {without:,} of {count:,} posts have no number there")
+
+
+def _numbers_in(post: Post, number_of: Callable[[object], float]) -> dict[str, float]:
+    """The signals of a post that are numbers."""
+    numbers = {}
+    for name, value in post.signals.items():
+        number = number_of(value)
+        if number == number:  # Not NaN
+            numbers[name] = number
+    return numbers
 
 
 class ForeignIndex(NamedTuple):
-    """An index by Pyserini or Anserini, whose posts are read as they are stored."""
+    """Index by Pyserini or Anserini, whose stored posts are read."""
 
     folder: Path
 
     @property
     def files(self) -> list[Path]:
-        """The list of its parts, another with each change; none in another folder."""
-        is_ours = (self.folder / FILE_NAME).exists()
-        return [] if is_ours else sorted(self.folder.glob("segments_*"))
+        """The list of its segments, which each change replaces; [] elsewhere."""
+        if (self.folder / FILE_NAME).exists():  # An index by this project
+            return []
+        return sorted(self.folder.glob("segments_*"))
 
     def posts(self) -> Iterator[Post]:
-        """The posts, in the order of the index."""
+        """Return the posts in the order of the index."""
         from tweetrerank.indexes.lucene_index import stored_posts
 
         return stored_posts(self.folder)
 
 
 def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
-    """Number, from 1, and lines of each pair in :data:`FILES` and in an ``optional`` file; raises
-    DataError for a missing or a shorter file."""
-    if missing := [name for name in FILES if not (folder / name).exists()]:
+    """Yield number, from 1, and lines of each pair.
+
+    The lines are those of :data:`FILES` and of the ``optional`` file. DataError: a file
+    is missing, or shorter than another.
+    """
+    missing = [name for name in FILES if not (folder / name).exists()]
+    if missing:
         raise DataError(
-            f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}"
+            f"{folder}: found no {', no '.join(missing)}; expected {list(FILES)}"
         )
-    present = [*FILES, *([optional] if (folder / optional).exists() else [])]
-    streams = [numbered_lines(folder / name) for name in present]
+    names = list(FILES)
+    if (folder / optional).exists():
+        names.append(optional)
+    streams = [numbered_lines(folder / name) for name in names]
     for number, lines in enumerate(zip_longest(*streams), start=1):
         if None in lines:
+            shorter = folder / names[lines.index(None)]
             raise DataError(
-                f"{folder / present[lines.index(None)]}: found {number - 1} lines, expected as "
-                "many as in the parallel files beside it"
+                f"{shorter}: found {number - 1} lines, expected as many as in the "
+                "parallel files beside it"
             )
         yield number, [line for _, line in lines]
 
 
 class PairFolders(NamedTuple):
-    """Folders of posts found by queries: queries in ``a.toks``, posts in ``b.toks``. ``url.txt``
-    has links or empty lines, ``id.txt`` lines ``query_id Q0 doc_id rank score tag``."""
+    """Folders of posts that queries have retrieved.
+
+    ``a.toks`` has queries, ``b.toks`` posts, ``url.txt`` links or empty lines, and
+    ``id.txt`` lines ``query_id Q0 doc_id rank score tag``.
+    """
 
     folders: Sequence[Path]
 
     @property
     def files(self) -> list[Path]:
-        """The files that are read."""
-        return [
-            folder / n
-            for folder in self.folders
-            for n in ("b.toks", "url.txt", "id.txt")
-        ]
+        """The files to read."""
+        paths = []
+        for folder in self.folders:
+            paths += [folder / name for name in ("b.toks", "url.txt", "id.txt")]
+        return paths
 
     def posts(self) -> Iterator[Post]:
-        """The posts, each once with its first text that is not empty, by ascending id."""
+        """Return the posts by ascending id, each with its first text if any."""
         posts: dict[str, Post] = {}
         for folder in self.folders:
-            for number, (_, text, name, *url) in _pairs(folder, "url.txt"):
-                if len(columns := name.split()) != 6:
+            for number, (_, text, hit, *url) in _pairs(folder, "url.txt"):
+                columns = hit.split()
+                if len(columns) != 6:
                     raise DataError(
-                        f"{folder / 'id.txt'}:{number}: found {short(name)}, expected `query_id "
-                        "Q0 doc_id rank score tag`"
+                        f"{folder / 'id.txt'}:{number}: found {short(hit)}, expected "
+                        "`query_id Q0 doc_id rank score tag`"
                     )
                 doc_id = columns[2]
                 if doc_id not in posts or not posts[doc_id].text.strip():
@@ -126,12 +161,24 @@ class PairFolders(NamedTuple):
 PostSource = PostFiles | ForeignIndex | PairFolders
 
 
+class _Answer(NamedTuple):
+    """Answer to a question, with its label."""
+
+    query_id: str
+    question: str
+    post: Post
+    label: int  # 1 for a relevant answer; 0 for others, and without labels
+
+
 @dataclass(frozen=True)
 class Answers:
-    """Questions with given candidate answers: topics, posts, labels and candidates in one.
-    ``a.toks`` has questions, ``b.toks`` answers, the optional ``sim.txt`` 1 for relevant answers
-    and 0 for others, ``id.txt`` the answer's id, ``Q11-D11-0``, which begins with the question's
-    and ``-``, or the question's, ``32.1``, whose answers then are ``32.1-0``, ``32.1-1``, …"""
+    """Questions with given answers: topics, posts, labels and candidates in one.
+
+    ``a.toks`` has questions, ``b.toks`` answers, the optional ``sim.txt`` 1 for
+    relevant answers and 0 for others. ``id.txt`` has the answer's id, ``Q11-D11-0``,
+    which begins with the question's and ``-``. If it has the question's, ``32.1``, the
+    answers' ids are ``32.1-0``, ``32.1-1``, …
+    """
 
     folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> its files
     part: str = "test"
@@ -147,60 +194,75 @@ class Answers:
         return self.folders[self.part] / LABELS
 
     @cached_property
-    def _rows(self) -> list[tuple[str, str, Post, int]]:
-        """Id and text of the question, the answer, and its label, 0 without one."""
-        rows: list[tuple[str, str, Post, int]] = []
-        counts, lines_of, folder = (
-            Counter[str](),
-            dict[str, int](),
-            self.folders[self.part],
-        )
-        for number, (question, text, line, *labels) in _pairs(folder, LABELS):
+    def _answers(self) -> list[_Answer]:
+        """The answers, in the order of the files."""
+        folder = self.folders[self.part]
+        answers: list[_Answer] = []
+        counts = Counter[str]()  # query_id -> number of answers so far
+        lines_of: dict[str, int] = {}  # doc_id -> line number
+        for number, (question, text, name, *labels) in _pairs(folder, LABELS):
             where = f"{folder / 'id.txt'}:{number}"
-            query_id, dash, _ = (name := line.strip()).partition("-")
-            if not is_doc_id(name) or not query_id:
-                raise DataError(
-                    f"{where}: found {short(name)}, expected one word: the id of a question "
-                    "(32.1), or the id of an answer (Q11-D11-0), which begins with its question's"
-                )
-            doc_id = name if dash else f"{query_id}-{counts[query_id]}"
+            query_id, doc_id = _ids_of(name.strip(), counts, where)
             counts[query_id] += 1
-            if (first := lines_of.setdefault(doc_id, number)) != number:
+            first = lines_of.setdefault(doc_id, number)
+            if first != number:
                 raise DataError(
-                    f"{where}: found the answer {doc_id!r} again, expected every id once; "
-                    f"the first is on line {first}"
+                    f"{where}: found the answer {doc_id!r} again, expected every id "
+                    f"once; the first is on line {first}"
                 )
             label = labels[0].strip() if labels else "0"
             if label not in ("0", "1"):
                 raise DataError(
                     f"{self.labels}:{number}: found {short(label)}, expected 0 or 1"
                 )
-            rows.append((query_id, question, Post(doc_id, text), int(label)))
-        if not rows:
+            post = Post(doc_id, text)
+            answers.append(_Answer(query_id, question, post, int(label)))
+        if not answers:
             raise DataError(
                 f"{folder}: found no answer, expected at least one line a file"
             )
-        return rows
+        return answers
 
     def topics(self) -> list[Topic]:
-        """The questions, in the order of the files; the text is that of the first line."""
+        """Return the questions in the order of the files, with their first texts."""
         questions: dict[str, str] = {}
-        for query_id, question, *_ in self._rows:
-            questions.setdefault(query_id, question)
-        return [Topic(*question) for question in questions.items()]
+        for answer in self._answers:
+            questions.setdefault(answer.query_id, answer.question)
+        return [Topic(query_id, text) for query_id, text in questions.items()]
 
     def posts(self) -> Iterator[Post]:
-        """The answers, in the order of the files."""
-        return (post for _, _, post, _ in self._rows)
+        """Return the answers in the order of the files."""
+        return (answer.post for answer in self._answers)
 
     def candidates(self) -> Run:
-        """The answers of each question, all with the score 0."""
-        return {q: dict.fromkeys(labels, 0.0) for q, labels in self.qrels().items()}
+        """Return the answers of each question, all with the score 0."""
+        return {
+            query_id: dict.fromkeys(grades, 0.0)
+            for query_id, grades in self.qrels().items()
+        }
 
     def qrels(self) -> Qrels:
-        """The labels, of questions without a relevant answer, too, where every ranking is worth 0,
-        as in trec_eval and in Rao et al. (2016), section 5."""
+        """Return the labels.
+
+        Questions without a relevant answer count, as in trec_eval and in Rao et al.
+        (2016), section 5: every ranking of their answers is worth 0.
+        """
         qrels: Qrels = {}
-        for query_id, _, post, label in self._rows:
-            qrels.setdefault(query_id, {})[post.doc_id] = label
+        for answer in self._answers:
+            grades = qrels.setdefault(answer.query_id, {})
+            grades[answer.post.doc_id] = answer.label
         return qrels
+
+
+def _ids_of(name: str, counts: Counter[str], where: str) -> tuple[str, str]:
+    """query_id and doc_id of an answer by a line of ``id.txt``."""
+    query_id, dash, _ = name.partition("-")
+    if not is_doc_id(name) or not query_id:
+        raise DataError(
+            f"{where}: found {short(name)}, expected one word: the id of a question "
+            "(32.1), or the id of an answer (Q11-D11-0), which begins with its "
+            "question's"
+        )
+    if dash:
+        return query_id, name
+    return query_id, f"{query_id}-{counts[query_id]}"

@@ -1,8 +1,9 @@
-"""The console command ``tweetrerank``, whose subcommands are modules of :mod:`tweetrerank.pipeline`.
+"""Console command ``tweetrerank``, whose subcommands are modules of ``pipeline``.
 
-``tweetrerank search …`` and ``python -m pipeline.search …`` are the same. A command's module has an
-``Options`` dataclass (see :mod:`tweetrerank.pipeline.command.options`), a function ``main`` that takes one, and
-a docstring that is the help text.
+``tweetrerank search …`` and ``python -m pipeline.search …`` are the same command. The
+module of a command has a dataclass ``Options`` (see
+:mod:`tweetrerank.pipeline.command.options`), a function ``main`` that takes an instance
+of it, and a docstring that serves as help text.
 """
 
 import gc
@@ -21,66 +22,74 @@ from tweetrerank.pipeline.text import did_you_mean
 from tweetrerank.rerankers.devices import allow_processes
 
 COMMANDS = (
-    *("search", "rerank", "explain", "index", "train", "adapt", "evaluate"),
-    *(
-        "tune",
-        "clicks",
-        "compare",
-        "serve",
-        "export",
-        "engine",
-        "batch",
-        "fetch",
-        "models",
-    ),
+    "search",
+    "rerank",
+    "explain",
+    "index",
+    "train",
+    "adapt",
+    "evaluate",
+    "tune",
+    "clicks",
+    "compare",
+    "serve",
+    "export",
+    "engine",
+    "batch",
+    "fetch",
+    "models",
 )
 
 
 def run(name: str) -> NoReturn:
-    """Run the command of this name as ``python -m`` does; call it at the end of its module."""
+    """Run a command as ``python -m`` does; the last statement of a command's module."""
     _run(name, f"python -m pipeline.{name}", sys.argv[1:])
 
 
 def tweetrerank() -> NoReturn:
     """Run the console command."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Until run_command begins.
-    name, *arguments = sys.argv[1:] or [""]
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in COMMANDS:
-        _run(name, f"tweetrerank {name}", arguments)
+        _run(name, f"tweetrerank {name}", sys.argv[2:])
     if name in ("-h", "--help", "--version"):
-        lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
-        for each in COMMANDS:
-            summary = (
-                import_module(f"tweetrerank.pipeline.{each}").__doc__ or ""
-            ).partition("\n")[0]
-            lines.append(f"  {each:<10}{summary}")
-        text = "\n".join(
-            [*lines, "", "Options of a command: tweetrerank COMMAND --help"]
-        )
+        text = _help()
         if name == "--version":
             text = f"tweetrerank {version('tweetrerank')}"
         _prepare_streams()
         run_command(_NoOptions, lambda _: print(text), "tweetrerank", None, [])
-    problem = (
-        f"unknown command {name!r}{did_you_mean(name, COMMANDS)}"
-        if name
-        else "no command"
-    )
-    print(
-        f"tweetrerank: bad usage:\n  {problem}\nsee tweetrerank --help", file=sys.stderr
-    )
+    problem = "no command"
+    if name:
+        problem = f"unknown command {name!r}{did_you_mean(name, COMMANDS)}"
+    message = f"tweetrerank: bad usage:\n  {problem}\nsee tweetrerank --help"
+    print(message, file=sys.stderr)
     sys.exit(USAGE)
 
 
 @dataclass(frozen=True)
 class _NoOptions:
-    """The console command's own options take no value."""
+    """Options of the console command; none takes a value."""
+
+
+def _help() -> str:
+    """Return the help text of the console command, with a line for each subcommand."""
+    lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
+    for name in COMMANDS:
+        description = import_module(f"tweetrerank.pipeline.{name}").__doc__ or ""
+        summary = description.partition("\n")[0]
+        lines.append(f"  {name:<10}{summary}")
+    lines += ["", "Options of a command: tweetrerank COMMAND --help"]
+    return "\n".join(lines)
 
 
 def _prepare_streams() -> None:
-    """Streams that are closed lead nowhere, and an encoding without a character shows a ``?``."""
+    """Open closed streams on the null device, and show ``?`` for unknown characters.
+
+    A character is unknown if the encoding of the stream lacks it.
+    """
     for name in ("stdout", "stderr"):
-        if (stream := getattr(sys, name)) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         else:
             stream.reconfigure(errors="replace")
@@ -89,11 +98,12 @@ def _prepare_streams() -> None:
 def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
     _prepare_streams()
     keep_allocations()
-    # Nearly all that a command makes it keeps: looking for cycles in it takes a twentieth of a
-    # search's time. The defaults are 700, 10 and 10.
+    # A command keeps nearly all objects that it makes. Searching them for cycles takes
+    # a twentieth of a search's time. The defaults are 700, 10 and 10.
     gc.set_threshold(100_000, 20, 20)
     allow_processes()
     command = import_module(f"tweetrerank.pipeline.{name}")
-    if (description := command.__doc__) and program.startswith("tweetrerank"):
+    description = command.__doc__
+    if description and program.startswith("tweetrerank"):
         description = description.replace("python -m pipeline.", "tweetrerank ")
     run_command(command.Options, command.main, program, description, arguments)

@@ -1,9 +1,12 @@
 """Command lines from annotated dataclasses, and errors that people can act on.
 
-A command is a frozen dataclass whose fields are made by :func:`option` or :func:`argument`, and a
-function that takes one. The help text, the parsing and the checks all come from the fields, and
-every bad argument is reported. Inherited options stand in the help under the topic of their class:
-its attribute ``topic``, or else its name, as ``CollectionOptions`` are of the collection.
+A command is a function and a frozen dataclass of its options. :func:`option` and
+:func:`argument` make the fields, and the fields define the help text, the parsing and
+the checks. All bad arguments are reported together.
+
+The help text groups inherited options by the class that declares them. The title of a
+group is the attribute ``topic`` of the class, or the name of the class without
+``Options``.
 """
 
 import argparse
@@ -20,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.text import did_you_mean
@@ -42,62 +45,90 @@ _BOOLEANS = {
     "no": False,
     "0": False,
 }
+_BYTES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 @dataclass(frozen=True)
 class Declared:
-    """How an option is read."""
+    """Declaration of an option: help text, parser and spelling."""
 
-    help: str  # Shown by ``--help``; the default is added to it
-    parse: Callable[[str], Any] = (
-        str  # Raises ValueError whose message says what was expected
-    )
-    choices: Sequence[str] = ()  # The only values allowed
-    many: bool = False  # May be given several times and gives a tuple
-    following: bool = (
-        False  # With ``many``, takes all values up to the next (``--runs a b c``)
-    )
-    required: bool = False  # Absent means a usage error
-    flag: bool = False  # Takes no value and gives True
-    names: (
-        Sequence[str] | None
-    ) = ()  # In place of ``--field-name``; None: a positional argument
-    metavar: str | None = None  # The value's name in the help text
-    argument_name: str | None = (
-        None  # Of the Python argument in messages, if it is not the field's
-    )
+    # Text of ``--help``, which appends the default.
+    help: str
+    # Raises ValueError; the message names the expected values.
+    parse: Callable[[str], Any] = str
+    # The only values allowed.
+    choices: Sequence[str] = ()
+    # May be repeated; the value is a tuple.
+    many: bool = False
+    # With ``many``, takes all values up to the next option (``--runs a b c``).
+    following: bool = False
+    # A missing value is a usage error.
+    required: bool = False
+    # Takes no value; the option itself means True.
+    flag: bool = False
+    # Spellings instead of ``--field-name``; None makes a positional argument.
+    names: Sequence[str] | None = ()
+    # Name of the value in the help text.
+    metavar: str | None = None
+    # Name of the Python argument in error messages, if it is not the field's name.
+    argument_name: str | None = None
 
     def flags(self, field_name: str) -> Sequence[str]:
-        """Spellings of an option; none of a positional argument."""
-        return (
-            ()
-            if self.names is None
-            else self.names or (f"--{field_name.replace('_', '-')}",)
-        )
+        """Return the spellings of the option; empty for a positional argument."""
+        if self.names is None:
+            return ()
+        return self.names or (f"--{field_name.replace('_', '-')}",)
+
+    def label(self, field_name: str) -> str:
+        """Return the name of the option in error messages."""
+        flags = self.flags(field_name)
+        return flags[-1] if flags else field_name
 
 
-def option(help_text: str, *, default: Any = None, **how: Any) -> Any:
-    """Declare a ``--name value`` option as a dataclass field; ``how`` are fields of Declared."""
-    declared = Declared(help_text, **how)
-    default = (
-        () if declared.many and default is None else False if declared.flag else default
-    )
+class _Field(NamedTuple):
+    """Field of an options dataclass."""
+
+    name: str
+    declared: Declared
+    default: Any
+
+
+def _fields_of(options_type: Any) -> list[_Field]:
+    return [
+        _Field(field.name, field.metadata["declared"], field.default)
+        for field in dataclasses.fields(options_type)
+    ]
+
+
+def option(help_text: str, *, default: Any = None, **declaration: Any) -> Any:
+    """Declare the option ``--name value`` as a dataclass field.
+
+    ``declaration`` has fields of :class:`Declared`.
+    """
+    declared = Declared(help_text, **declaration)
+    if declared.many and default is None:
+        default = ()
+    elif declared.flag:
+        default = False
     return dataclasses.field(default=default, metadata={"declared": declared})
 
 
 argument = partial(option, required=True, names=None)
-"""Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
+"""Declare a positional argument; with ``many`` it takes all remaining values."""
+
+
+# Parsers of values
 
 
 def _number(
-    kind: type, allowed: Callable[[Any], bool], expected: str
+    kind: type, is_allowed: Callable[[Any], bool], expected: str
 ) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
             raise ValueError(f"found {text!r}, expected {expected}") from None
-        if not allowed(value):
+        if not is_allowed(value):
             raise ValueError(f"found {text}, expected {expected}")
         return value
 
@@ -113,16 +144,17 @@ fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
 def size(text: str) -> int:
-    """Bytes: a whole number, also with KB, MB or GB behind it."""
-    found = re.fullmatch(r"(\d{1,15}) ?([KMG]?)B?", text.strip(), re.IGNORECASE)
-    if not found or not int(found[1]):
+    """Parse a number of bytes; KB, MB and GB are powers of 1,000."""
+    match = re.fullmatch(r"(\d{1,15}) ?([KMG]?)B?", text.strip(), re.IGNORECASE)
+    if match is None or int(match[1]) == 0:
         raise ValueError(f"found {text!r}, expected a size such as 500KB, 8MB or 1GB")
-    return int(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2].upper()]
+    return int(match[1]) * _BYTES[match[2].upper()]
 
 
 def existing_file(text: str) -> Path:
-    """The path of a file that is there."""
-    if (path := Path(text)).is_dir():
+    """Parse the path of an existing file."""
+    path = Path(text)
+    if path.is_dir():
         raise ValueError(f"found the folder {text}, expected a file")
     if not path.exists():
         raise ValueError(f"there is no file {text}")
@@ -130,12 +162,16 @@ def existing_file(text: str) -> Path:
 
 
 def output_file(text: str) -> Path:
-    """The path of a file to write; its folder is made when it is written."""
-    if (path := Path(text)).is_dir():
+    """Parse the path of an output file, whose folder need not exist yet."""
+    path = Path(text)
+    if path.is_dir():
         raise ValueError(
             f"found the folder {text}, expected the name of a file to write"
         )
     return path
+
+
+# Running a command
 
 
 def run_command(
@@ -145,13 +181,14 @@ def run_command(
     description: str | None,
     arguments: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Parse the arguments, run ``main`` and leave with the exit code that scripts expect: 0 for
-    success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C, 143 for SIGTERM. A mistake of the
-    user's is one message on stderr; a traceback is left for mistakes of ours."""
+    """Parse the arguments, call ``main``, and exit with the code that scripts expect.
+
+    The codes are 0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C and
+    143 for SIGTERM. A mistake of the user is one message on stderr. A traceback means
+    a mistake in this program.
+    """
     warnings.showwarning = partial(_show_warning, options_type)
-    with suppress(ValueError):  # Only the main thread has signals.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _terminate)
+    _handle_signals()
     try:
         try:
             main(parse_arguments(options_type, program, description, arguments))
@@ -160,51 +197,95 @@ def run_command(
             raise
         sys.stdout.flush()
         sys.exit(0)
-    except UsageError as error:
-        lines = "".join(f"  {_with_options(p, options_type)}\n" for p in error.problems)
-        code, message = USAGE, f"bad usage:\n{lines}see {program} --help"
-    except (DataError, RerankerError) as error:
-        code, message = FAILURE, f"error: {_with_options(str(error), options_type)}"
     except BrokenPipeError:
-        # The reader (head, less) has gone; stdout must not be flushed again at exit.
+        # The reader (head, less) has gone, so Python must not flush stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILURE)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        code, message = FAILURE, f"error: {where}{error.strerror or error}"
-    except KeyboardInterrupt as error:
-        code = TERMINATED if isinstance(error, _Terminated) else INTERRUPTED
-        message = "interrupted; nothing half-written was left behind"
+    except (
+        UsageError,
+        DataError,
+        RerankerError,
+        OSError,
+        KeyboardInterrupt,
+    ) as error:
+        code, message = _failure(error, options_type, program)
     sys.stdout.flush()
     print(f"{program}: {message}", file=sys.stderr)
     sys.exit(code)
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, after which is tidied up as after Ctrl-C."""
+    """SIGTERM as an exception, so that the same code cleans up as after Ctrl-C."""
 
 
-def _terminate(*_: object) -> None:
-    raise _Terminated
+def _handle_signals() -> None:
+    def terminate(*_: object) -> None:
+        raise _Terminated
+
+    with suppress(ValueError):  # Only the main thread has signals.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, terminate)
+
+
+def _failure(error: BaseException, options_type: Any, program: str) -> tuple[int, str]:
+    """Return the exit code and the message of an error."""
+    if isinstance(error, UsageError):
+        problems = [_with_options(text, options_type) for text in error.problems]
+        lines = "".join(f"  {problem}\n" for problem in problems)
+        return USAGE, f"bad usage:\n{lines}see {program} --help"
+    if isinstance(error, DataError | RerankerError):
+        return FAILURE, f"error: {_with_options(str(error), options_type)}"
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return FAILURE, f"error: {place}{error.strerror or error}"
+    code = TERMINATED if isinstance(error, _Terminated) else INTERRUPTED
+    return code, "interrupted; nothing half-written was left behind"
 
 
 def _with_options(message: str, options_type: Any) -> str:
-    """A message with options in place of the arguments of Python that it names in backticks;
-    ``address.NAME`` is a field of an :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
-    flags = {
-        declared.argument_name or name: flags[-1]
-        for name, declared, _ in _declared(options_type)
-        if (flags := declared.flags(name))
-    }
+    """Replace Python arguments in backticks by the options of the command.
+
+    ``address.NAME`` means a field of
+    :class:`tweetrerank.indexes.engines.address.EngineAddress`.
+    """
+    spellings = {}
+    for name, declared, _ in _fields_of(options_type):
+        if declared.names is not None:
+            spellings[declared.argument_name or name] = declared.label(name)
 
     def option_of(match: re.Match[str]) -> str:
-        return flags.get(f"engine_{match[2]}" if match[1] else "") or flags.get(
-            match[2], match[0]
-        )
+        name = match["name"]
+        engine_name = f"engine_{name}"
+        if match["address"] and engine_name in spellings:
+            return spellings[engine_name]
+        return spellings.get(name, match[0])
 
     command = r"\n  python -m pipeline.index --posts FILE --index \1"
     message = re.sub(r" `indexes\.build\(posts, (.+)\)`", command, message)
-    return re.sub(r"`(address\.)?(\w+)`", option_of, message)
+    return re.sub(r"`(?P<address>address\.)?(?P<name>\w+)`", option_of, message)
+
+
+def _show_warning(
+    options_type: Any,
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    line_number: int,
+    file: Any = None,
+    line: Any = None,
+) -> None:
+    """Show a RuntimeWarning as a line for users, and others with their source line."""
+    from tqdm import tqdm
+
+    if category is RuntimeWarning:
+        text = f"warning: {_with_options(str(message), options_type)}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, line_number)
+    # tqdm keeps the line out of a progress bar.
+    tqdm.write(text, file=sys.stderr, end="")
+
+
+# Parsing
 
 
 def parse_arguments(
@@ -213,42 +294,33 @@ def parse_arguments(
     description: str | None,
     arguments: Sequence[str] | None = None,
 ) -> OptionsType:
-    """Turn command-line arguments into an options dataclass."""
-    problems, declarations, values = (
-        list[str](),
-        _declared(options_type),
-        dict[str, Any](),
-    )
+    """Parse command-line arguments into an options dataclass.
+
+    UsageError has all problems.
+    """
+    problems: list[str] = []
     parser = _parser(options_type, program, description, problems)
-    found, unknown = parser.parse_known_intermixed_args(arguments)
-    flags = [
-        flag for name, declared, _ in declarations for flag in declared.flags(name)
-    ]
+    namespace, unknown = parser.parse_known_intermixed_args(arguments)
+    fields = _fields_of(options_type)
+    flags = [flag for field in fields for flag in field.declared.flags(field.name)]
     for text in unknown:
-        problems.append(
-            f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}"
-        )
-    for name, declared, _ in declarations:
-        if (value := getattr(found, name)) not in (None, []):
+        similar = did_you_mean(text.split("=")[0], flags)
+        problems.append(f"unknown argument {text!r}{similar}")
+    values = {}
+    for name, declared, _ in fields:
+        value = getattr(namespace, name)
+        if value not in (None, []):
             values[name] = tuple(value) if declared.many else value
         elif declared.required:
-            label = (declared.flags(name) or [name])[-1]
-            problems.append(f"{label} is missing: {declared.help}")
+            problems.append(f"{declared.label(name)} is missing: {declared.help}")
     if problems:
         raise UsageError(problems)
     return options_type(**values)
 
 
-def _declared(options_type: Any) -> list[tuple[str, Declared, Any]]:
-    """Name, declaration and default of each option."""
-    fields = dataclasses.fields(options_type)
-    return [(field.name, field.metadata["declared"], field.default) for field in fields]
-
-
 class _Parser(argparse.ArgumentParser):
-    problems: Sequence[
-        str
-    ] = ()  # Of the arguments before the one that cannot be parsed
+    # Problems of the arguments before the one that cannot be parsed
+    problems: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError([*self.problems, message])
@@ -257,7 +329,10 @@ class _Parser(argparse.ArgumentParser):
 def _parser(
     options_type: type[Any], program: str, description: str | None, problems: list[str]
 ) -> argparse.ArgumentParser:
-    """An argparse parser that adds wrong values to ``problems``, so that all can be reported."""
+    """Return an argparse parser that appends wrong values to ``problems``.
+
+    argparse itself would stop at the first wrong value.
+    """
     parser = _Parser(
         prog=program,
         description=description,
@@ -266,49 +341,65 @@ def _parser(
     )
     parser.problems = problems
     groups: dict[str, Any] = {"": parser}
-    for name, declared, default in _declared(options_type):
-        help_text, flags = declared.help.replace("%", "%%"), declared.flags(name)
-        parse = partial(_parsed, declared, (flags or [name])[-1], problems)
-        if not flags:
-            count = "*" if declared.many else "?"
-            parser.add_argument(name, nargs=count, help=help_text, type=parse)
+    for field in _fields_of(options_type):
+        name = field.name
+        declared = field.declared
+        parse = partial(_parsed, declared, declared.label(name), problems)
+        if declared.names is None:
+            parser.add_argument(
+                name,
+                nargs="*" if declared.many else "?",
+                help=declared.help.replace("%", "%%"),
+                type=parse,
+            )
             continue
         topic = _topic(options_type, name)
-        group = groups.get(topic) or groups.setdefault(
-            topic, parser.add_argument_group(topic)
-        )
-        if declared.flag:
-            group.add_argument(*flags, dest=name, action="store_true", help=help_text)
-            continue
-        if declared.choices:
-            help_text += f"; one of {', '.join(declared.choices)}"
-        if default not in (None, ()) and "(default" not in help_text:
-            help_text += f" (default: {default})"
-        group.add_argument(
-            *flags,
-            dest=name,
-            help=help_text,
-            type=parse,
-            action="extend"
-            if declared.following
-            else "append"
-            if declared.many
-            else "store",
-            nargs="+" if declared.following else None,
-            metavar=declared.metavar or flags[-1].lstrip("-").upper().replace("-", "_"),
-        )
+        if topic not in groups:
+            groups[topic] = parser.add_argument_group(topic)
+        _add_option(groups[topic], field, parse)
     return parser
 
 
+def _add_option(group: Any, field: _Field, parse: Callable[[str], Any]) -> None:
+    declared = field.declared
+    flags = declared.flags(field.name)
+    help_text = declared.help.replace("%", "%%")
+    if declared.flag:
+        group.add_argument(*flags, dest=field.name, action="store_true", help=help_text)
+        return
+    if declared.choices:
+        help_text += f"; one of {', '.join(declared.choices)}"
+    if field.default not in (None, ()) and "(default" not in help_text:
+        help_text += f" (default: {field.default})"
+    action = "store"
+    if declared.following:
+        action = "extend"
+    elif declared.many:
+        action = "append"
+    group.add_argument(
+        *flags,
+        dest=field.name,
+        help=help_text,
+        type=parse,
+        action=action,
+        nargs="+" if declared.following else None,
+        metavar=declared.metavar or flags[-1].lstrip("-").upper().replace("-", "_"),
+    )
+
+
 def _topic(options_type: type[Any], name: str) -> str:
-    """The topic of an option, that of the class that declares it first; none for its own."""
+    """Return the topic of the first class that declares an option.
+
+    It is empty for options that ``options_type`` declares itself.
+    """
     classes = [
-        kind for kind in options_type.__mro__ if name in inspect.get_annotations(kind)
+        cls for cls in options_type.__mro__ if name in inspect.get_annotations(cls)
     ]
-    if classes[-1] is options_type:
+    first = classes[-1]
+    if first is options_type:
         return ""
-    words = re.findall("[A-Z][a-z]*", classes[-1].__name__.removesuffix("Options"))
-    return str(vars(classes[-1]).get("topic", " ".join(words).lower()))
+    words = re.findall("[A-Z][a-z]*", first.__name__.removesuffix("Options"))
+    return str(vars(first).get("topic", " ".join(words).lower()))
 
 
 def _parsed(declared: Declared, label: str, problems: list[str], text: str) -> Any:
@@ -323,46 +414,41 @@ def _parsed(declared: Declared, label: str, problems: list[str], text: str) -> A
         return text
 
 
+# Changes of settings
+
+
 def apply_changes(
     config: Any, changes: Sequence[str], flag: str = "--set", prefix: str = ""
 ) -> Any:
-    """A copy of the frozen dataclass ``config`` with ``changes``, ``NAME=VALUE`` in the type of the
-    field; ``flag`` and ``prefix`` stand before it on the command line, for messages."""
+    """Return a copy of the frozen dataclass ``config`` with ``changes``.
+
+    Args:
+        changes: NAME=VALUE; the value is converted to the type of the field.
+        flag: option of the command line, for error messages.
+        prefix: text before the names on the command line, for error messages.
+
+    Raises:
+        UsageError: a name is unknown, or a value has another type.
+    """
     kinds = {
         field.name: type(getattr(config, field.name))
         for field in dataclasses.fields(config)
     }
-    values, problems = {}, []
+    values = {}
+    problems = []
     for text in changes:
-        (name, _, value), where = text.partition("="), f"{flag} {prefix}{text}: found"
+        name, _, value = text.partition("=")
+        place = f"{flag} {prefix}{text}"
         if name not in kinds:
-            known = (
-                f"expected one of {', '.join(kinds)}{did_you_mean(name, list(kinds))}"
-            )
-            problems.append(f"{where} the name {name!r}, {known}")
+            similar = did_you_mean(name, list(kinds))
+            expected = f"expected one of {', '.join(kinds)}{similar}"
+            problems.append(f"{place}: found the name {name!r}, {expected}")
             continue
+        kind = kinds[name]
         try:
-            values[name] = (
-                _BOOLEANS[value.lower()] if kinds[name] is bool else kinds[name](value)
-            )
+            values[name] = _BOOLEANS[value.lower()] if kind is bool else kind(value)
         except (KeyError, ValueError):
-            problems.append(f"{where} {value!r}, expected a {kinds[name].__name__}")
+            problems.append(f"{place}: found {value!r}, expected a {kind.__name__}")
     if problems:
         raise UsageError(problems)
     return dataclasses.replace(config, **values)
-
-
-def _show_warning(
-    options_type: Any,
-    message: Warning | str,
-    category: type[Warning],
-    *place: Any,
-    **others: Any,
-) -> None:
-    """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
-    from tqdm import tqdm
-
-    text = f"warning: {_with_options(str(message), options_type)}\n"
-    if category is not RuntimeWarning:
-        text = warnings.formatwarning(message, category, *place[:2])
-    tqdm.write(text, file=sys.stderr, end="")  # Not in the middle of a progress bar.

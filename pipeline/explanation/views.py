@@ -1,7 +1,8 @@
 """Explanations as HTML pages, and as lines and tables of a terminal.
 
-A page is one file without external resources, and its content security policy forbids scripts and
-requests. Every value in a template is escaped, and has no control characters.
+A page is one file without external resources, and its content security policy forbids
+scripts and requests. Every value in a template is escaped, and has no control
+characters.
 """
 
 import base64
@@ -23,20 +24,27 @@ from tweetrerank.pipeline.explanation.topic import (
     signed,
 )
 from tweetrerank.pipeline.text import open_console, print_table
-from tweetrerank.rerankers.explanation import Cell, Explanation, Row, Segment, visible
+from tweetrerank.rerankers.explanation import (
+    Cell,
+    Explanation,
+    Reasons,
+    Row,
+    Segment,
+    visible,
+)
 
 STYLES = ("", "magenta", "bold magenta", "reverse magenta", "bold reverse magenta")
 """Styles of the shades, for light and dark terminals."""
 
-MARKED = 3  # Least shade between ‹ and › where there are no colours
+MARKED = 3  # Least shade between ‹ and › on terminals without colours
 WHERE_WIDTH = 24  # Characters of matching words in a table cell
 
 LEAST_SHARE = 1 / 20
-"""Families with less than this share of the post's largest contribution are left out."""
+"""Families below this share of the post's largest contribution are left out."""
 
 
 def page(topic: ExplainedTopic) -> str:
-    """The page of one topic."""
+    """Return the page of one topic."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -45,112 +53,139 @@ def page(topic: ExplainedTopic) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"signed": signed, "plain": plain, "grade_text": grade_text}
-    environment.filters["known"] = lambda value: (
-        "not known" if isnan(value) else f"{value:.4g}"
+    environment.filters.update(
+        signed=signed,
+        plain=plain,
+        grade_text=grade_text,
+        known=lambda value: "not known" if isnan(value) else f"{value:.4g}",
     )
     files = (TEMPLATES / name for name in ("shared.css", "page.css"))
     style = "".join(file.read_text(encoding="utf-8") for file in files)
+    digest = hashlib.sha256(style.encode()).digest()
     return environment.get_template("topic.html").render(
         topic=topic,
         explanation=topic.explanation,
         style=Markup(style),
-        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        digest=base64.b64encode(digest).decode(),
     )
 
 
 def print_explanation(topic: ExplainedTopic) -> None:
     """Print an explanation; without colours if stdout is no terminal."""
-    console, explanation = open_console(), topic.explanation
-    console.print(
-        visible(
-            f"topic {topic.topic.query_id} “{topic.topic.text}”, {topic.collection}"
-        )
-    )
+    console = open_console()
+    _print_summary(console, topic)
+    reasons = topic.reasons
+    for heading, doc_ids in topic.chosen.items():
+        console.print(f"\n{heading.upper()}", style="bold")
+        for doc_id in doc_ids:
+            _print_post(console, topic, doc_id, reasons[doc_id])
+    importances = topic.explanation.importances
+    if importances:
+        console.print("\nIMPORTANCES OF THE MODEL'S FAMILIES", style="bold")
+        shares = [f"{name} {share:.1%}" for name, share in importances.items()]
+        console.print(", ".join(shares))
+
+
+def _print_summary(console: Console, topic: ExplainedTopic) -> None:
+    """Print the topic, the facts, and legends of shades and numbers."""
+    query = f"topic {topic.topic.query_id} “{topic.topic.text}”"
+    console.print(visible(f"{query}, {topic.collection}"))
     for name, value in topic.facts.items():
         console.print(visible(f"{name}: {value}"))
-    steps = enumerate(explanation.steps, start=1)
-    legend = [_shaded(console, [Segment(name, step)]) for step, name in steps]
+    explanation = topic.explanation
+    legend = [
+        _shaded(console, [Segment(name, step)])
+        for step, name in enumerate(explanation.steps, start=1)
+    ]
     console.print("Words of the query:", *legend)
     if explanation.kind == "matches":
         console.print(f"Matches, by {explanation.measure}")
     else:
         console.print(
-            f"Contributions of families: {explanation.measure}; with the topic's mean score, "
-            f"{signed(explanation.base)}, they add up to the score"
+            f"Contributions of families: {explanation.measure}; with the topic's mean "
+            f"score, {signed(explanation.base)}, they add up to the score"
         )
-    found = topic.reasons
-    show = _print_matches if explanation.kind == "matches" else _print_contributions
-    for heading, doc_ids in topic.chosen.items():
-        console.print(f"\n{heading.upper()}", style="bold")
-        for doc_id in doc_ids:
-            post, reasons, grade = (
-                topic.posts[doc_id],
-                found[doc_id],
-                topic.grades.get(doc_id),
-            )
-            judged = grade_text(grade) + ("" if grade is None else f" [{grade}]")
-            headline = f"#{post['rank']}  {post['movement']}  {judged}  post {doc_id}"
-            console.print("\n" + visible(headline), style="bold")
-            places = [
-                f"{n} #{at['rank']} ({at['score']:.4f})"
-                for n, at in post["stages"].items()
-            ]
-            console.print(", ".join(places))
-            console.print(_shaded(console, reasons.text) if reasons.text else "no text")
-            console.print(_shaded(console, reasons.url) if reasons.url else "no URL")
-            if reasons.numbers:
-                console.print(visible(reasons.numbers))
-            if reasons.rows:
-                show(console, explanation, reasons.rows)
-    if explanation.importances:
-        console.print("\nIMPORTANCES OF THE MODEL'S FAMILIES", style="bold")
-        importances = [
-            f"{name} {share:.1%}" for name, share in explanation.importances.items()
-        ]
-        console.print(", ".join(importances))
+
+
+def _print_post(
+    console: Console, topic: ExplainedTopic, doc_id: str, reasons: Reasons
+) -> None:
+    post = topic.posts[doc_id]
+    grade = topic.grades.get(doc_id)
+    judged = grade_text(grade)
+    if grade is not None:
+        judged = f"{judged} [{grade}]"
+    headline = f"#{post['rank']}  {post['movement']}  {judged}  post {doc_id}"
+    console.print("\n" + visible(headline), style="bold")
+    places = [
+        f"{name} #{place['rank']} ({place['score']:.4f})"
+        for name, place in post["stages"].items()
+    ]
+    console.print(", ".join(places))
+    _print_segments(console, reasons.text, "no text")
+    _print_segments(console, reasons.url, "no URL")
+    if reasons.numbers:
+        console.print(visible(reasons.numbers))
+    if not reasons.rows:
+        return
+    if topic.explanation.kind == "matches":
+        _print_matches(console, topic.explanation, reasons.rows)
+    else:
+        _print_contributions(reasons.rows)
+
+
+def _print_segments(
+    console: Console, segments: Sequence[Segment], missing: str
+) -> None:
+    if segments:
+        console.print(_shaded(console, segments))
+    else:
+        console.print(missing)
 
 
 def _print_matches(
-    console: Console, explanation: Explanation, found: Sequence[Row]
+    console: Console, explanation: Explanation, rows: Sequence[Row]
 ) -> None:
-    """A row per query word; a column per depth of words, one for all depths of letters."""
-    header, columns = ["query", "IDF"], []
+    """Print a table of matches.
+
+    A row is a word of the query; a column is a depth of words, or all depths of
+    letters.
+    """
+    header = ["query", "IDF"]
+    columns: list[Sequence[int]] = []
     for group, indices in explanation.groups:
         headings = [explanation.columns[index].heading for index in indices]
         if group.startswith("words"):
             header += headings
             columns += [[index] for index in indices]
         else:
-            header.append(
-                f"{'/'.join(heading.split()[0] for heading in headings)} {group}"
-            )
+            depths = "/".join(heading.split()[0] for heading in headings)
+            header.append(f"{depths} {group}")
             columns.append(indices)
-    rows: list[list[str | Text]] = []
-    for row in found:
+    table: list[list[str | Text]] = []
+    for row in rows:
         shaded = [_shaded(console, [_segment(cell)]) for cell in row.cells]
-        cells = [
-            Text(" ").join(shaded[index] for index in indices) for indices in columns
-        ]
-        rows.append([visible(row.label), f"{row.weight:.2f}", *cells])
-    print_table(header, rows, left=range(len(header)))
+        line: list[str | Text] = [visible(row.label), f"{row.weight:.2f}"]
+        for column in columns:
+            line.append(Text(" ").join(shaded[index] for index in column))
+        table.append(line)
+    print_table(header, table, left=range(len(header)))
 
 
-def _print_contributions(
-    console: Console, explanation: Explanation, found: Sequence[Row]
-) -> None:
-    """A row per family, from the largest contribution to the least."""
-    values = {row.label: row.cells[0].score or 0.0 for row in found}
+def _print_contributions(rows: Sequence[Row]) -> None:
+    """Print a row per family, from the largest contribution to the least."""
+    values = {row.label: row.cells[0].score or 0.0 for row in rows}
     least = LEAST_SHARE * max(map(abs, values.values()))
-    shown = sorted(values.items(), key=lambda item: -item[1])
-    if rows := [
-        [family, signed(value)] for family, value in shown if abs(value) > least
-    ]:
-        print_table((), rows)
+    descending = sorted(values.items(), key=lambda item: -item[1])
+    table = [
+        [family, signed(value)] for family, value in descending if abs(value) > least
+    ]
+    if table:
+        print_table((), table)
 
 
 def _segment(cell: Cell) -> Segment:
-    """A cell of a table of matches."""
+    """The text and shade of a cell in a table of matches."""
     if cell.score is None:
         return Segment("–", 0)
     where = visible(cell.where)
@@ -160,11 +195,13 @@ def _segment(cell: Cell) -> Segment:
 
 
 def _shaded(console: Console, segments: Sequence[Segment]) -> Text:
-    """Text in colours, or with ‹ › around the better matches where there are none."""
-    if console.color_system and not console.no_color:
-        return Text.assemble(*((text, STYLES[step]) for text, step in segments))
+    """Text in colours, or else with ‹ › around the better matches."""
     text = Text()
-    for marked, parts in groupby(segments, key=lambda segment: segment.step >= MARKED):
-        joined = "".join(part for part, _ in parts)
-        text.append(f"‹{joined}›" if marked else joined)
+    if console.color_system and not console.no_color:
+        for segment in segments:
+            text.append(segment.text, STYLES[segment.step])
+        return text
+    for is_marked, run in groupby(segments, key=lambda segment: segment.step >= MARKED):
+        joined = "".join(segment.text for segment in run)
+        text.append(f"‹{joined}›" if is_marked else joined)
     return text

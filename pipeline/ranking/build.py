@@ -24,6 +24,7 @@ from tweetrerank.pipeline.defaults import (
 from tweetrerank.pipeline.evaluation.measures import heading
 from tweetrerank.pipeline.ranking.checkpoints import (
     best_trained,
+    check_name,
     directory_for,
     load_model,
     note_elsewhere,
@@ -145,6 +146,8 @@ class RankerSpecification:
         name = self._model_name()
         if registry.reads(name) == "searches":
             return self._fusion(name)
+        if name != NONE:
+            check_name(name)  # Before files are looked for
         retriever = retriever_for(
             self.collection,
             self.candidates,
@@ -184,12 +187,12 @@ class RankerSpecification:
         ]
         if problems:
             raise UsageError(problems)
-        model = self._load(name)
-        if self.collection.given_candidates is not None:
+        if self.collection.answers is not None:
             raise UsageError(
                 f"`reranker`: found {name}, but {self.collection.name} is not "
                 "searched, its candidates are given; use another model"
             )
+        model = self._load(name)
         union = UnionRetriever.of(self.collection, model.config)
         first_stage = None
         if self.candidates:

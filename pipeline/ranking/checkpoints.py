@@ -13,12 +13,8 @@ from pathlib import Path
 from platformdirs import user_cache_path, user_data_path
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.pipeline.collections.collection import (
-    OWN,
-    Collection,
-    home_directory,
-    models_directory,
-)
+from tweetrerank.pipeline.collections.collection import OWN, Collection
+from tweetrerank.pipeline.collections.folders import home_directory, models_directory
 from tweetrerank.pipeline.collections.named import answers
 from tweetrerank.pipeline.ranking.frequencies import named_frequencies
 from tweetrerank.pipeline.ranking.interpolation import Tuning
@@ -139,6 +135,13 @@ def _tuning_in(folder: Path) -> Tuning | None:
     return Tuning.load(path) if path.exists() else None
 
 
+def check_name(name: str) -> None:
+    """Raise UsageError for an unknown model."""
+    if name not in registry.names():
+        expected = ", ".join([*registry.names(), "none"])
+        raise UsageError(f"`reranker`: found {name!r}, expected one of {expected}")
+
+
 def load_model(
     name: str,
     collection: Collection,
@@ -160,9 +163,7 @@ def load_model(
             collection's posts, or a file. None is the source used in training.
         batch_size: pairs in a forward pass.
     """
-    if name not in registry.names():
-        expected = ", ".join([*registry.names(), "none"])
-        raise UsageError(f"`reranker`: found {name!r}, expected one of {expected}")
+    check_name(name)
     device = choose_device(device, threads, registry.is_network(name))
 
     def frequencies(training_source: str) -> Idf:

@@ -10,11 +10,9 @@ import numpy as np
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import atomic_file
 from tweetrerank.indexes.store import POSTS_FILE
-from tweetrerank.pipeline.collections.collection import (
-    Collection,
-    IndexPlace,
-    home_directory,
-)
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.folders import home_directory
+from tweetrerank.pipeline.collections.index_place import IndexPlace
 from tweetrerank.pipeline.collections.sources import PostSource
 from tweetrerank.pipeline.runtime import bar
 from tweetrerank.pipeline.text import note

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Self
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import atomic_directory, write_bytes
 from tweetrerank.indexes.manifest import json_sha256
-from tweetrerank.pipeline.collections.collection import OWN, models_directory
+from tweetrerank.pipeline.collections.collection import OWN
+from tweetrerank.pipeline.collections.folders import models_directory
 from tweetrerank.pipeline.collections.trec import Run, single_precision
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers import checkpoint as checkpoints

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tweetrerank.indexes.engines.client import check_url, query_file
+from tweetrerank.indexes.engines.address import check_url, query_file
 from tweetrerank.pipeline.command.options import (
     existing_file,
     fraction,
@@ -93,7 +93,7 @@ _ADDRESS_FIELDS = {
     "id_field": "id_field",
     "query": "query",
 }
-"""Option -> field of :class:`tweetrerank.indexes.engines.client.EngineAddress`."""
+"""Option -> field of :class:`tweetrerank.indexes.engines.address.EngineAddress`."""
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class RankingOptions(ModelOptions):
         problems = self.problems()
         if problems:
             raise UsageError(problems)
-        if collection.given_candidates is not None:
+        if collection.answers is not None:  # Without their files, which may be missing
             self._check_given(collection)
         parameters = list(self.parameter)
         if self.mu:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.pipeline.collections.own import qrels_of
+from tweetrerank.pipeline.collections.in_memory import qrels_of
 from tweetrerank.pipeline.collections.topics import Topic
 from tweetrerank.pipeline.collections.trec import Qrels, run_of
 from tweetrerank.pipeline.defaults import DEFAULT_MEASURES

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tweetrerank.pipeline.collections.collection import NO_FILE
+from tweetrerank.pipeline.collections.folders import NO_FILE
 from tweetrerank.pipeline.runtime import bar, step_bar
 from tweetrerank.pipeline.training.training_set import JudgedCandidates
 from tweetrerank.pipeline.training.validation import Outcome, Plan, validated
 from tweetrerank.rerankers import devices, registry
 from tweetrerank.rerankers.networks.inputs import Tokenized
 from tweetrerank.rerankers.networks.network import Network, score_tokenized
-from tweetrerank.rerankers.networks.training.loop import Examples, compared_once
+from tweetrerank.rerankers.networks.training.examples import Examples, compared_once
 from tweetrerank.rerankers.networks.training.loop import train as train_loop
 from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.text.ragged import Rows

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from tweetrerank.indexes.files import atomic_directory
 from tweetrerank.pipeline import runtime
 from tweetrerank.pipeline.collections import named
-from tweetrerank.pipeline.collections.collection import (
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.folders import (
     NO_FILE,
-    Collection,
     default_vectors,
-    is_own,
     models_directory,
 )
+from tweetrerank.pipeline.collections.own import is_own
 from tweetrerank.pipeline.collections.trec import format_run
 from tweetrerank.pipeline.command.options import apply_changes
 from tweetrerank.pipeline.evaluation.measures import mean
@@ -200,6 +200,7 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Materi
             f"--collection: {options.model} ranks what searches find; name the "
             "collection to leave out by --test, or the file of an own one"
         )
+    _config(options, options.configuration)  # Mistakes in settings come before data.
     test = named.find(options.test, options.data) if options.test else None
     collections = [own] if own else _judged(options, test, reads)
     configuration = options.configuration

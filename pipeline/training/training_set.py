@@ -146,8 +146,9 @@ def microblog_training_set(
 
 def _years(test: str | None, data: Path | None, years: Sequence[str]) -> list[str]:
     """Return the collections to train on; UsageError for one without judgments."""
-    judged = named.training_collections(test, data)
+    # Unknown names are reported before missing data.
     chosen = list(dict.fromkeys(named.find(year, data).name for year in years))
+    judged = named.training_collections(test, data)
     wrong = [name for name in chosen if name not in judged]
     if wrong:
         exception = f" other than {test}" if test else ""

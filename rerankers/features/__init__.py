@@ -1,14 +1,18 @@
 """Features of candidates, in families of one subject.
 
-A family sees a topic's whole list, so features may depend on the other candidates. Modules with
-families are listed in ``_MODULES``; see :func:`tweetrerank.rerankers.features.candidates.family`. Families of
-:data:`tweetrerank.rerankers.features.candidates.PARAMETRIC` have a parameter after a colon: ``signal:rm3``.
+To add a family, write a function in the module of its subject and decorate it with
+:func:`tweetrerank.rerankers.features.family.family`. The function's name is the
+family's name, and the decorator lists its features. The function gets a
+:class:`tweetrerank.rerankers.features.candidates.CandidateList` and returns one column
+of numbers for each feature, which its docstring explains. A new module is added to
+``_MODULES`` below; a model reads the family if its setting ``families`` names it. The
+tests of the registry in ``tests/rerankers/test_features.py`` cover it without new code;
+add plain loops for it to ``tests/helpers/naive_features.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,90 +21,74 @@ import numpy.typing as npt
 from tweetrerank.rerankers.devices import in_processes, processes
 from tweetrerank.rerankers.features import (
     feedback,
-    given,
     judged,
     matches,
     meaning,
     quality,
+    signals,
     temporal,
 )
-from tweetrerank.rerankers.features.candidates import (
-    FAMILIES,
-    PARAMETRIC,
-    CandidateList,
-    Family,
+from tweetrerank.rerankers.features.candidates import CandidateList
+from tweetrerank.rerankers.features.family import (
+    families,
+    find,
+    names_of,
+    signals_of,
 )
 from tweetrerank.rerankers.features.text_tables import PostTable, WordTable
 from tweetrerank.rerankers.pairs import FREQUENCIES, lists_of
-from tweetrerank.rerankers.reranker_error import RerankerError
 
 if TYPE_CHECKING:
     from tweetrerank.rerankers.features.recent import RecentPosts
     from tweetrerank.rerankers.pairs import Pairs
     from tweetrerank.rerankers.text.vocabulary import Idf
 
+__all__ = [
+    "DECIMALS",
+    "CandidateLists",
+    "FeatureTable",
+    "families",
+    "find",
+    "names_of",
+    "of_lists",
+    "signals_of",
+    "table",
+]
+
 Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 
-_MODULES = (feedback, given, judged, matches, meaning, quality, temporal)
+_MODULES = (feedback, judged, matches, meaning, quality, signals, temporal)
+"""Modules with families, which are registered when the modules are imported."""
 
-MANY = 10_000  # Pairs for each process, which takes half a second for them
+MANY = 10_000  # Pairs of each process, which takes half a second for them
 
 DECIMALS = 4
-"""Decimals of features where trees read them: no sum's order of additions changes a score."""
+"""Decimals of features that trees read: the order of additions in a sum changes no
+score.
+"""
 
 
 class FeatureTable(NamedTuple):
-    """Features of P pairs: ``names`` [K] (``family.feature``) and ``values`` [P, K]."""
+    """Features of P pairs."""
 
-    names: tuple[str, ...]
-    values: npt.NDArray[np.float32]
-
-
-def families() -> list[str]:
-    """Names of all families, with the name of a parameter: ``signal:NAME``."""
-    with_parameter = (
-        f"{name}:{parameter}" for name, (parameter, _) in PARAMETRIC.items()
-    )
-    return sorted([*FAMILIES, *with_parameter])
-
-
-def find(name: str) -> Family:
-    """The family of this name, ``family`` or ``family:parameter``.
-
-    Raises RerankerError, which lists all, if there is none, or its parameter is wrong.
-    """
-    base, colon, parameter = name.partition(":")
-    if base in PARAMETRIC:
-        return PARAMETRIC[base][1](parameter)
-    if base in FAMILIES and not colon:
-        return FAMILIES[base]
-    expected = f"expected one of {', '.join(families())}"
-    if base in FAMILIES:
-        expected = f"but {base} takes no parameter; expected {base} alone"
-    raise RerankerError(f"found the feature family {name!r}, {expected}")
-
-
-def names_of(chosen: Sequence[str]) -> tuple[str, ...]:
-    """Names of the features of families, ``family.feature``: [K]."""
-    return tuple(f"{family}.{name}" for family in chosen for name in find(family).names)
-
-
-def signals_of(chosen: Sequence[str]) -> set[str]:
-    """Names of the signals that families read."""
-    return {signal for family in chosen for signal in find(family).signals}
+    names: tuple[str, ...]  # [K] ``family.feature``
+    values: Floats  # [P, K]
 
 
 class CandidateLists:
-    """The candidates of each query of some pairs, whose features depend on one another.
+    """The candidates of each query, whose features depend on one another.
 
     Args:
         pairs: P pairs, in any order; those of one query are its list of candidates.
-        chosen: families, in the order of the columns; RerankerError if there is no such family.
-        recent: posts read before; None reads all.
+        chosen: names of families, in the order of the columns. RerankerError for an
+            unknown name.
+        idf: source of IDF.
+        recent: posts read by earlier calls. None: all posts are read.
 
     Attributes:
         names: of the K features.
-        rows: those of each list, by their posts.
+        rows: rows of the pairs of each list, ordered by post.
     """
 
     def __init__(
@@ -110,50 +98,66 @@ class CandidateLists:
         idf: Idf,
         recent: RecentPosts | None = None,
     ) -> None:
-        self.names, self._pairs = names_of(chosen), pairs
-        self._families = [find(family) for family in chosen]
-        # A fixed order, as rounding of sums depends on it.
-        self.rows = lists_of(pairs.query_index, pairs.post_index) if chosen else []
+        self.names = names_of(chosen)
+        self.rows: list[Rows] = []
+        self._pairs = pairs
+        self._families = [find(name) for name in chosen]
+        if chosen:
+            # In a fixed order, because rounding of sums depends on it.
+            self.rows = lists_of(pairs.query_index, pairs.post_index)
         if self.rows:
-            self._words = recent.words(idf) if recent else WordTable(idf)
-            # Without recent ones all are read at once, as queries share posts.
-            self._read = (
-                recent.reader(pairs, self._words)
-                if recent
-                else PostTable.read(pairs.texts, pairs.urls, self._words).take
-            )
+            self._open_tables(idf, recent)
 
-    def features(self, rows: npt.NDArray[np.int64]) -> Floats:
-        """[N, K] of one of the lists, rounded."""
-        candidates, values = (
-            self.candidates(rows),
-            np.empty((len(self.names), len(rows)), "f"),
-        )
-        columns = chain.from_iterable(
-            family.columns(candidates) for family in self._families
-        )
-        for number, column in enumerate(columns):
-            values[number] = column
+    def _open_tables(
+        self,
+        idf: Idf,
+        recent: RecentPosts | None,
+    ) -> None:
+        pairs = self._pairs
+        self._read: Callable[[Rows], PostTable]
+        if recent:
+            self._words = recent.words(idf)
+            self._read = recent.reader(pairs, self._words)
+        else:
+            self._words = WordTable(idf)
+            # All posts are read together, because queries share posts.
+            posts = PostTable.read(pairs.texts, pairs.urls, self._words)
+            self._read = posts.take
+
+    def features(self, rows: Rows) -> Floats:
+        """Return the rounded features of one of the lists: [N, K]."""
+        candidates = self.candidates(rows)
+        shape = (len(self.names), len(rows))
+        values = np.empty(shape, dtype=np.float32)
+        number = 0
+        for family in self._families:
+            for column in family.columns(candidates):
+                values[number] = column
+                number += 1
         return values.round(DECIMALS).T
 
-    def candidates(self, rows: npt.NDArray[np.int64]) -> CandidateList:
-        """One of the lists."""
-        pairs, numbers = self._pairs, self._pairs.post_index[rows]
+    def candidates(self, rows: Rows) -> CandidateList:
+        """Return one of the lists."""
+        pairs = self._pairs
         query = int(pairs.query_index[rows[0]])
+        posts = pairs.post_index[rows]
+        numbers = posts.tolist()
+        # A mixture reads the first stage's scores in double precision.
+        list_signals = {
+            name: values[rows].astype(np.float32)
+            for name, values in pairs.signals.items()
+        }
+        doc_ids: list[str] = []
+        if pairs.doc_ids:
+            doc_ids = [pairs.doc_ids[number] for number in numbers]
         return CandidateList(
-            pairs.queries[query],
-            self._read(numbers),
-            [pairs.doc_ids[number] for number in numbers.tolist()]
-            if pairs.doc_ids
-            else [],
-            # A mixture reads the first stage's scores in double precision.
-            {
-                name: signal[rows].astype(np.float32)
-                for name, signal in pairs.signals.items()
-            },
-            self._words,
-            pairs.resources[query] if pairs.resources else {},
-            [pairs.texts[number] for number in numbers.tolist()],
+            query=pairs.queries[query],
+            posts=self._read(posts),
+            doc_ids=doc_ids,
+            signals=list_signals,
+            words=self._words,
+            resources=pairs.resources[query] if pairs.resources else {},
+            texts=[pairs.texts[number] for number in numbers],
         )
 
 
@@ -163,34 +167,82 @@ def of_lists(
     idf: Idf,
     recent: RecentPosts | None = None,
     function: Callable[[Floats], Floats] = np.asarray,
-) -> Iterator[tuple[npt.NDArray[np.int64], Floats]]:
-    """The rows [N] of each query's pairs, and a ``function`` of their features [N, K]; processes
-    share many. The other arguments and errors are those of :class:`CandidateLists`."""
+) -> Iterator[tuple[Rows, Floats]]:
+    """Yield the rows [N] of each query's pairs, and a function of their features [N,
+    K].
 
-    def compute(rows: npt.NDArray[np.int64] | None) -> Iterator[Any]:
-        lists = CandidateLists(
-            pairs if rows is None else pairs.alone(rows), chosen, idf, recent
-        )
-        for own in lists.rows:
-            yield own if rows is None else rows[own], function(lists.features(own))
+    Large inputs are shared by several processes. The other arguments and errors are
+    those of :class:`CandidateLists`.
+    """
+
+    def compute(part: Rows) -> Iterator[tuple[Rows, Any]]:
+        part_pairs = pairs.alone(part)
+        results = _compute(part_pairs, chosen, idf, recent, function)
+        for rows, result in results:
+            yield part[rows], result
 
     count = 1 if recent else min(processes(), len(pairs) // MANY)
-    rows = lists_of(pairs.query_index) if count > 1 else []
-    parts = [np.concatenate(part) for n in range(count) if (part := rows[n::count])]
-    return in_processes(compute, parts) if len(parts) > 1 else compute(None)
+    if count > 1:
+        shares = _shares(pairs, count)
+        if len(shares) > 1:
+            return in_processes(compute, shares)
+    return _compute(
+        pairs,
+        chosen,
+        idf,
+        recent,
+        function,
+    )
 
 
-def table(pairs: Pairs, chosen: Sequence[str], idf: Idf) -> FeatureTable:
-    """Features of all pairs; the arguments and errors of :class:`CandidateLists`. ``idf`` is that
-    of queries without ``frequencies`` of their own."""
-    names, of_query = names_of(chosen), [idf] * len(pairs.queries)
-    values = np.zeros((len(pairs), len(names)), dtype=np.float32)
+def _compute(
+    pairs: Pairs,
+    chosen: Sequence[str],
+    idf: Idf,
+    recent: RecentPosts | None,
+    function: Callable[[Floats], Floats],
+) -> Iterator[tuple[Rows, Floats]]:
+    lists = CandidateLists(
+        pairs,
+        chosen,
+        idf,
+        recent,
+    )
+    for rows in lists.rows:
+        yield rows, function(lists.features(rows))
+
+
+def _shares(pairs: Pairs, count: int) -> list[Rows]:
+    """Rows of the pairs of each process; all pairs of a query are in one share."""
+    lists = lists_of(pairs.query_index)
+    shares = []
+    for number in range(min(count, len(lists))):
+        shares.append(np.concatenate(lists[number::count]))
+    return shares
+
+
+def table(
+    pairs: Pairs,
+    chosen: Sequence[str],
+    idf: Idf,
+) -> FeatureTable:
+    """Return the features of all pairs.
+
+    ``idf``: for queries whose resources have no ``frequencies``. The other arguments
+    and errors are those of :class:`CandidateLists`.
+    """
+    names = names_of(chosen)
+    shape = (len(pairs), len(names))
+    values = np.zeros(shape, dtype=np.float32)
+    idf_of_queries = [idf] * len(pairs.queries)
     if pairs.resources:
-        of_query = [known.get(FREQUENCIES, idf) for known in pairs.resources]
-    for source in dict.fromkeys(of_query):
-        has_source = np.array([each is source for each in of_query])
+        idf_of_queries = [
+            resources.get(FREQUENCIES, idf) for resources in pairs.resources
+        ]
+    for source in dict.fromkeys(idf_of_queries):
+        has_source = np.array([query_idf is source for query_idf in idf_of_queries])
         rows = np.flatnonzero(has_source[pairs.query_index])
         part = pairs if len(rows) == len(pairs) else pairs.alone(rows)
-        for own, found in of_lists(part, chosen, source):
-            values[rows[own]] = found
+        for list_rows, features in of_lists(part, chosen, source):
+            values[rows[list_rows]] = features
     return FeatureTable(names, values)

@@ -2,24 +2,21 @@
 
 import numpy as np
 
-from tweetrerank.rerankers.features.candidates import (
-    CERTAIN,
-    CandidateList,
-    Columns,
-    family,
-)
+from tweetrerank.rerankers.features.candidates import CERTAIN, CandidateList
+from tweetrerank.rerankers.features.family import Columns, family
 
 
 @family(
-    "words characters hashtags is_retweet exclamation_marks question_marks other_scripts digits"
-    " is_elongated unknown_words stop_words mean_idf personal_words"
+    "words characters hashtags is_retweet exclamation_marks question_marks"
+    " other_scripts digits is_elongated unknown_words stop_words mean_idf"
+    " personal_words"
 )
 def quality(candidates: CandidateList) -> Columns:
     """Indicators of Weerkamp & de Rijke (ACL 2008) for blog posts, and for tweets.
 
-    The latter are those of Massoudi et al. (ECIR 2011) and Duan et al. (COLING 2010): length,
-    hashtags, reposts, punctuation, emphasis and unknown words. The papers leave thresholds and word
-    lists open; these are our own.
+    The indicators for tweets are of Massoudi et al. (ECIR 2011) and Duan et al. (COLING
+    2010): length, hashtags, reposts, punctuation, emphasis and unknown words. The
+    papers do not specify thresholds and lists of words; those here are our choice.
 
     ``words``, ``characters``, ``hashtags``: their numbers.
     ``is_retweet``: 1 if the post begins with ``RT``, else 0.
@@ -27,28 +24,30 @@ def quality(candidates: CandidateList) -> Columns:
     ``other_scripts``: share of characters outside ASCII, in [0, 1].
     ``digits``: share of characters 0 to 9, in [0, 1].
     ``is_elongated``: 1 if a letter a to z occurs three times in a row, else 0.
-    ``unknown_words``: share of words that the source of IDF does not know (IDF of 1), in [0, 1].
+    ``unknown_words``: share of words that the source of IDF lacks (IDF of 1), in [0,
+    1].
     ``stop_words``: share of words that are stop words, in [0, 1].
     ``mean_idf``: mean IDF of the words, each in [0, 1].
     ``personal_words``: number of words like i, me, lol, u; see ``PERSONAL_WORDS``.
     Shares and means are 0 for a post without words or characters. ``unknown_words`` and
     ``mean_idf`` are NaN where the source of IDF knows too few words of the list.
     """
-    counted, tokens = candidates.posts.counted, candidates.tokens
-    length = np.maximum(counted.characters, 1)
-    known = 1.0 if candidates.knows_frequencies else np.nan
+    counts = candidates.posts.counted
+    tokens = candidates.tokens
+    length = np.maximum(counts.characters, 1)
+    idf_factor = 1.0 if candidates.knows_frequencies else np.nan
     return [
         tokens.posts.lengths,
-        counted.characters,
-        counted.hashtags,
-        counted.is_retweet,
-        counted.exclamation_marks,
-        counted.question_marks,
-        counted.other_scripts / length,
-        counted.digits / length,
-        counted.elongations > 0,
-        known * tokens.mean(tokens.words.idf >= CERTAIN),
+        counts.characters,
+        counts.hashtags,
+        counts.is_retweet,
+        counts.exclamation_marks,
+        counts.question_marks,
+        counts.other_scripts / length,
+        counts.digits / length,
+        counts.elongations > 0,
+        idf_factor * tokens.mean(tokens.words.idf >= CERTAIN),
         tokens.mean(tokens.words.is_stop_word),
-        known * tokens.mean(tokens.words.idf),
+        idf_factor * tokens.mean(tokens.words.idf),
         tokens.total(tokens.words.is_personal),
     ]

@@ -1,11 +1,11 @@
-"""Posts read for features by earlier calls, in memory: the last ones are kept.
+"""Cache of the posts that earlier calls read for features.
 
-What is kept depends on a post's text and URL alone, and on the source of IDF, not on the model.
+Its content depends on a post's text and URL and on the source of IDF, not on the model.
 """
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from threading import Lock
 
 import numpy as np
@@ -16,118 +16,153 @@ from tweetrerank.rerankers.text.ragged import Ragged, Rows
 from tweetrerank.rerankers.text.vocabulary import Idf
 
 MOST_WORDS = 2**16
-"""Words whose properties and vectors are kept, 1 KB each; one more, and all begin again."""
+"""Number of words after which the cache is emptied. Properties and vectors of a word
+take 1 KB."""
 
 OBJECTS = 400
-"""Bytes of a post's seven objects besides their content."""
+"""Bytes of a post's seven objects, without their content."""
 
-Post = tuple[str, str]
-"""Text and URL."""
+Post = tuple[str, str]  # Text and URL
 
-Kept = tuple[bytes, ...]
-"""A post's row of each of :data:`COLUMNS`."""
+PostColumns = tuple[bytes, ...]
+"""A post's values in each of :data:`COLUMNS`."""
 
 
 class RecentPosts:
-    """Posts read last; safe in several threads.
+    """Cache of the posts used last; safe in several threads.
 
     Args:
-        max_bytes: of the posts, besides their words, of which there are about :data:`MOST_WORDS`
-            at most.
+        max_bytes: limit for the posts. Their words, about :data:`MOST_WORDS` at most,
+        are
+            not included.
 
     Attributes:
-        bytes: of the posts.
-        hits: posts that were found.
-        misses: posts that were read.
+        bytes: size of the posts.
+        hits: number of posts that were in the cache.
+        misses: number of posts that were read.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.bytes, self.hits, self.misses = 0, 0, 0
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
         self._words: WordTable | None = None
-        self._posts: OrderedDict[Post, Kept] = OrderedDict()
-        """The one used last at the end."""
+        self._posts: OrderedDict[Post, PostColumns] = OrderedDict()
+        """The post used last is at the end."""
         self._lock = Lock()
 
     def words(self, idf: Idf) -> WordTable:
-        """The table of words; a new one, without posts, if it is full or of another source."""
+        """Return the table of words.
+
+        If it is full or of another source of IDF, a new table is returned, and the
+        cache is emptied.
+        """
         with self._lock:
-            if (
-                self._words is None
-                or self._words.idf is not idf
-                or len(self._words) > MOST_WORDS
-            ):
-                self._words = WordTable(idf)
+            table = self._words
+            if table is None or table.idf is not idf or len(table) > MOST_WORDS:
+                table = WordTable(idf)
+                self._words = table
                 self._posts.clear()
                 self.bytes = 0
-            return self._words
+            return table
 
-    def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
-        """A function from posts [N] of pairs to their table; it reads posts that are missing."""
+    def reader(
+        self,
+        pairs: Pairs,
+        words: WordTable,
+    ) -> Callable[[Rows], PostTable]:
+        """Return a function from numbers of posts [N] to their table.
+
+        It reads the posts that are not in the cache.
+        """
 
         def read(numbers: Rows) -> PostTable:
-            posts = [
-                (pairs.texts[number], pairs.urls[number]) for number in numbers.tolist()
-            ]
-            found = self._find(posts, words)
-            if new := [post for post in dict.fromkeys(posts) if post not in found]:
-                texts, urls = zip(*new, strict=True)
-                read = dict(
-                    zip(new, _rows_of(PostTable.read(texts, urls, words)), strict=True)
-                )
-                self._keep(read, words)
-                found |= read
-            return _table([found[post] for post in posts])
+            posts = []
+            for number in numbers.tolist():
+                posts.append((pairs.texts[number], pairs.urls[number]))
+            columns_of = self._find(posts, words)
+            missing = [post for post in dict.fromkeys(posts) if post not in columns_of]
+            if missing:
+                new_columns = _read(missing, words)
+                self._add(new_columns, words)
+                columns_of |= new_columns
+            return _table([columns_of[post] for post in posts])
 
         return read
 
-    def _find(self, posts: Sequence[Post], words: WordTable) -> dict[Post, Kept]:
+    def _find(
+        self,
+        posts: Sequence[Post],
+        words: WordTable,
+    ) -> dict[Post, PostColumns]:
+        """The columns of the posts that are in the cache."""
+        columns_of = {}
         with self._lock:
-            # Of another table, posts have other rows of words.
-            known = self._posts if words is self._words else {}
-            found = {post: known[post] for post in posts if post in known}
-            for post in found:
+            # In another table, words have other rows.
+            if words is self._words:
+                for post in posts:
+                    if post in self._posts:
+                        columns_of[post] = self._posts[post]
+            for post in columns_of:
                 self._posts.move_to_end(post)
-            hits = sum(post in found for post in posts)
-            self.hits, self.misses = self.hits + hits, self.misses + len(posts) - hits
-        return found
+            hits = sum(post in columns_of for post in posts)
+            self.hits += hits
+            self.misses += len(posts) - hits
+        return columns_of
 
-    def _keep(self, read: Mapping[Post, Kept], words: WordTable) -> None:
+    def _add(
+        self,
+        columns_of: Mapping[Post, PostColumns],
+        words: WordTable,
+    ) -> None:
         with self._lock:
             if words is not self._words:
                 return
-            for post, kept in read.items():
+            for post, columns in columns_of.items():
                 # Another thread may have read it at the same time.
                 if post not in self._posts:
-                    self._posts[post] = kept
-                    self.bytes += _size(post, kept)
+                    self._posts[post] = columns
+                    self.bytes += _size(post, columns)
             while self.bytes > self.max_bytes:
-                self.bytes -= _size(*self._posts.popitem(last=False))
+                oldest, columns = self._posts.popitem(last=False)
+                self.bytes -= _size(oldest, columns)
 
 
-def _rows_of(table: PostTable) -> list[Kept]:
+def _read(
+    posts: Sequence[Post],
+    words: WordTable,
+) -> dict[Post, PostColumns]:
+    """The columns of distinct posts."""
+    texts, urls = zip(*posts, strict=True)
+    table = PostTable.read(texts, urls, words)
     columns = []
     for name in COLUMNS:
         lists = table.column(name)
-        data, starts = lists.values.tobytes(), lists.starts * lists.values.itemsize
-        columns.append([data[a:b] for a, b in itertools.pairwise(starts.tolist())])
-    return [*zip(*columns, strict=True)]
+        content = lists.values.tobytes()
+        borders = (lists.starts * lists.values.itemsize).tolist()
+        columns.append([content[start:end] for start, end in pairwise(borders)])
+    columns_of_posts = zip(*columns, strict=True)
+    return dict(zip(posts, columns_of_posts, strict=True))
 
 
-def _table(posts: Sequence[Kept]) -> PostTable:
+def _table(posts: Sequence[PostColumns]) -> PostTable:
+    """Table of posts, given by their columns."""
     columns = {}
-    for (name, kind), lists in zip(
-        COLUMNS.items(), zip(*posts, strict=True), strict=True
-    ):
-        lengths = (
-            np.fromiter(map(len, lists), np.int64, len(lists))
-            // np.dtype(kind).itemsize
+    for number, (name, kind) in enumerate(COLUMNS.items()):
+        contents = [post[number] for post in posts]
+        sizes = np.fromiter(
+            map(len, contents),
+            np.int64,
+            len(contents),
         )
-        columns[name] = Ragged.from_lengths(
-            np.frombuffer(b"".join(lists), kind), lengths
-        )
+        values = np.frombuffer(b"".join(contents), kind)
+        lengths = sizes // np.dtype(kind).itemsize
+        columns[name] = Ragged.from_lengths(values, lengths)
     return PostTable(len(posts), columns.__getitem__)
 
 
-def _size(post: Post, kept: Kept) -> int:
-    return OBJECTS + len(post[0]) + len(post[1]) + sum(map(len, kept))
+def _size(post: Post, columns: PostColumns) -> int:
+    text, url = post
+    content = sum(map(len, columns))
+    return OBJECTS + len(text) + len(url) + content

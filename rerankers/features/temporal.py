@@ -1,52 +1,62 @@
 """Time of a post, and density of the best candidates at this time.
 
-Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the candidates'
-times, weighted by their scores, show when the topic was discussed. A candidate is left out of its
-own density. Densities are computed on a grid with linear binning of the weights (Fan & Marron,
-JCGS 1994), so the work grows linearly with the number of candidates.
+Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the
+candidates' times, weighted by their scores, show when the topic was discussed. The
+density of a candidate leaves the candidate out. Densities are computed on a grid with
+linear binning of the weights (Fan & Marron, JCGS 1994), so the work grows linearly with
+the number of candidates.
 
-A tweet's identifier contains its time: the bits above the lowest 22 are milliseconds since
-4 November 2010 (Twitter's Snowflake). Candidates with other identifiers, also smaller numbers, have
-no time: their features are 0, and no density includes them.
+A tweet's identifier contains its time: the bits above the lowest 22 are milliseconds
+since 4 November 2010 (Twitter's Snowflake). Candidates with other identifiers, also
+with smaller numbers, have no time: their features are 0, and no density includes them.
 """
 
 import numpy as np
+import numpy.typing as npt
 
-from tweetrerank.rerankers.features.candidates import (
-    CandidateList,
-    Columns,
-    family,
-    minmax,
-)
+from tweetrerank.rerankers.features.candidates import CandidateList
+from tweetrerank.rerankers.features.family import Columns, family
+from tweetrerank.rerankers.features.scaling import minmax
 from tweetrerank.rerankers.features.text_tables import Floats
 from tweetrerank.rerankers.pairs import FIRST_STAGE
+from tweetrerank.rerankers.text.ragged import Rows
 
 WIDTHS = (2.0, 6.0, 24.0)  # Standard deviations of the kernels in hours
+
+_HOUR = 3_600_000.0  # In milliseconds
 
 _STEPS = 16  # Steps of the grid in a kernel's width
 _BESIDE = float(np.exp(-0.5 / _STEPS**2))  # Height of a kernel one step from its centre
 _REACH = 6  # Widths beyond which a kernel, below 0.00000002 there, counts as 0
 
-_EPOCH = 1_288_834_974_657  # Time zero of these identifiers, in milliseconds since 1970
+_EPOCH = 1_288_834_974_657  # Time zero of identifiers, in milliseconds since 1970
+
 _FIRST = 10**10
-"""Smaller numbers are no such identifiers, whose first one was 29,700,859,247: other collections
-number their posts."""
+"""Least identifier with a time. Other collections number their posts, with smaller
+numbers; the first identifier with a time was 29,700,859,247."""
+
 _LEAST = 1e-6
 
 
 def milliseconds(doc_id: str) -> int | None:
-    """Time of a tweet by its identifier, in milliseconds since 1970.
+    """Return the time of a tweet by its identifier, in milliseconds since 1970.
 
     None if the identifier is not a number from 10^10 to 2^63 - 1 in ASCII digits.
     """
-    if not (doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 20):
+    is_number = doc_id.isascii() and doc_id.isdigit()
+    if not is_number or len(doc_id) >= 20:
         return None
     number = int(doc_id)
-    return (number >> 22) + _EPOCH if _FIRST <= number < 2**63 else None
+    if not _FIRST <= number < 2**63:
+        return None
+    return (number >> 22) + _EPOCH
 
 
 def newest_doc_id(milliseconds: int) -> str:
-    """The greatest identifier of a time, in milliseconds since 1970; ValueError if none has it."""
+    """Return the greatest identifier of a time, in milliseconds since 1970.
+
+    Raises ValueError if no identifier has this time.
+    """
     number = ((milliseconds - _EPOCH + 1) << 22) - 1
     if not _FIRST <= number < 2**63:
         raise ValueError(
@@ -56,65 +66,110 @@ def newest_doc_id(milliseconds: int) -> str:
 
 
 @family(
-    " ".join(
-        f"{name}_{width:.0f}h" for name in ("density", "surplus") for width in WIDTHS
-    )
-    + " age newer",
+    "density_2h density_6h density_24h surplus_2h surplus_6h surplus_24h age newer",
     FIRST_STAGE,
 )
 def temporal(candidates: CandidateList) -> Columns:
     """Time of a post, and density of the best candidates at this time.
 
-    ``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a Gaussian of
-    width h hours and height 1, and w the squared min–max first-stage score; in [0, 1]. The grid's
-    error is below 0.1 % of the height.
+    ``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a
+    Gaussian of width h hours and height 1, and w the squared min–max first-stage score;
+    in [0, 1]. The grid's error is below 0.1 % of the height.
     ``surplus_h``: ``density_h`` divided by the density with w = 1 (at least 0.000001).
     ``age``: ln(1 + hours between this candidate and the newest).
     ``newer``: share of the candidates with a time that are newer, in [0, 1).
     """
-    values = np.zeros((2 * len(WIDTHS) + 2, len(candidates)))
+    shape = (2 * len(WIDTHS) + 2, len(candidates))
+    values = np.zeros(shape)
     # 0 for identifiers without a time
-    times = np.array([milliseconds(d) or 0 for d in candidates.doc_ids], dtype=np.int64)
-    if not len(timed := np.flatnonzero(times)):
-        return [*values]
-    times, weights = times[timed], minmax(candidates.signal(FIRST_STAGE))[timed] ** 2
-    ages = (times.max() - times) / 3_600_000.0  # In hours
-    # Sum of the others' weights, and their number, for each candidate.
-    both = np.stack([weights, np.ones(len(ages))], axis=1)
-    others = both.sum(axis=0) - both
-    others = np.where(others > _LEAST, others, np.inf)
-    pairs = [(_sums(ages, both, width) / others).T for width in WIDTHS]
-    surpluses = [density / np.maximum(plain, _LEAST) for density, plain in pairs]
-    newer = np.searchsorted(np.sort(ages), ages, side="left") / len(ages)
-    densities = [density for density, _ in pairs]
-    values[:, timed] = [*densities, *surpluses, np.log1p(ages), newer]
-    return [*values]
-
-
-def _sums(ages: Floats, weights: Floats, width: float) -> Floats:
-    """[N, W] weighted sum of the others' kernels at each candidate's age, for weights [N, W]."""
-    order = np.argsort(ages, kind="stable")
-    # Gaps are cut to the kernels' reach, so the number of candidates bounds the grid's size.
-    gaps = np.minimum(
-        np.diff(ages[order] / width, prepend=ages[order[0]] / width), _REACH
+    times = np.array(
+        [milliseconds(doc_id) or 0 for doc_id in candidates.doc_ids], dtype=np.int64
     )
-    place = np.empty(len(ages))
-    place[order] = np.cumsum(gaps) * _STEPS
-    left = place.astype(np.int64)
-    right_share = place - left
+    timed = np.flatnonzero(times)
+    if len(timed):
+        weights = minmax(candidates.signal(FIRST_STAGE)) ** 2
+        values[:, timed] = _features(times[timed], weights[timed])
+    return list(values)
+
+
+def _features(
+    times: Rows,
+    weights: Floats,
+) -> list[npt.NDArray[np.floating]]:
+    """All features of N candidates with times: each [N]."""
+    ages = (times.max() - times) / _HOUR
+    # Sums over the other candidates: of their weights, and their number
+    ones = np.ones(len(ages))
+    stacked = np.stack([weights, ones], axis=1)  # [N, 2]
+    totals = stacked.sum(axis=0) - stacked
+    totals = np.where(totals > _LEAST, totals, np.inf)
+    densities = []
+    surpluses = []
+    for width in WIDTHS:
+        density, plain_density = (_sums(ages, stacked, width) / totals).T
+        densities.append(density)
+        surpluses.append(density / np.maximum(plain_density, _LEAST))
+    newer = np.searchsorted(np.sort(ages), ages) / len(ages)
+    return [*densities, *surpluses, np.log1p(ages), newer]
+
+
+def _sums(
+    ages: Floats,
+    weights: Floats,
+    width: float,
+) -> Floats:
+    """Weighted sums of the others' kernels at each candidate's age: [N, W].
+
+    ``weights``: [N, W].
+    """
+    places = _places(ages, width)
+    left = places.astype(np.int64)  # Grid point before each candidate
+    right_share = places - left
     left_share = 1.0 - right_share
-    own = left_share**2 + right_share**2 + 2.0 * _BESIDE * left_share * right_share
     size = int(left.max()) + 2
-    grids = np.zeros((weights.shape[1], size))
+    grids = np.zeros((weights.shape[1], size))  # [W, size]
     for grid, weight in zip(grids, weights.T, strict=True):
-        grid += np.bincount(left, weights=weight * left_share, minlength=size)
-        grid[1:] += np.bincount(left, weights=weight * right_share, minlength=size - 1)
-    # Convolution with a kernel of height 1, padded by its reach: the Fourier transform is periodic.
+        left_weights = weight * left_share
+        right_weights = weight * right_share
+        grid += np.bincount(left, left_weights, size)
+        grid[1:] += np.bincount(left, right_weights, size - 1)
+    smooth = _smoothed(grids)
+    left_sums = smooth[:, left] * left_share
+    right_sums = smooth[:, left + 1] * right_share
+    own_kernel = (
+        left_share**2 + right_share**2 + 2.0 * _BESIDE * left_share * right_share
+    )
+    sums = (left_sums + right_sums).T
+    others = sums - own_kernel[:, None] * weights
+    # Smaller values are rounding errors, of a candidate alone in its time.
+    return np.where(others > 1e-9, others, 0.0)
+
+
+def _places(ages: Floats, width: float) -> Floats:
+    """Places of the candidates on the grid [N], in steps."""
+    order = np.argsort(ages, kind="stable")
+    sorted_ages = ages[order] / width
+    # Gaps are cut to the kernels' reach, so the number of candidates bounds the size of
+    # the grid.
+    gaps = np.minimum(
+        np.diff(sorted_ages, prepend=sorted_ages[0]),
+        _REACH,
+    )
+    places = np.empty(len(ages))
+    places[order] = np.cumsum(gaps) * _STEPS
+    return places
+
+
+def _smoothed(grids: Floats) -> Floats:
+    """Convolution of grids [W, size] with a kernel of height 1: [W, size].
+
+    The grids are padded by the kernel's reach, because the Fourier transform is
+    periodic.
+    """
+    size = grids.shape[1]
     padded = 1 << (size + _REACH * _STEPS).bit_length()
     waves = np.fft.rfftfreq(padded) * (2.0 * np.pi * _STEPS)
-    spectrum = np.exp(-0.5 * waves**2) * (_STEPS * np.sqrt(2.0 * np.pi))
-    smooth = np.fft.irfft(np.fft.rfft(grids, padded) * spectrum, padded)[:, :size]
-    sums = smooth[:, left] * left_share + smooth[:, left + 1] * right_share
-    # Against rounding for a candidate alone in its time.
-    others = sums.T - own[:, None] * weights
-    return np.where(others > 1e-9, others, 0.0)
+    height = _STEPS * np.sqrt(2.0 * np.pi)
+    spectrum = np.exp(-0.5 * waves**2) * height
+    transformed = np.fft.rfft(grids, padded) * spectrum
+    return np.fft.irfft(transformed, padded)[:, :size]

@@ -4,19 +4,21 @@ Each column of a table of posts has a list of numbers for every post:
 
 ``words``          rows of its words in the table of words
 ``hashtag_words``  rows of the words of its hashtags
-``trigrams``       identifiers of its distinct character trigrams, with spaces around words
-``grams``          the same of four characters
+``trigrams``       identifiers of its distinct character trigrams, with spaces around
+                   words
+``grams``          the same with four characters
 ``characters``     counts of characters; see :class:`CharacterCounts`
-``link``           host and path of its URL (:func:`tweetrerank.rerankers.text.words.url_text`) in UTF-8
+``link``           host and path of its URL
+                   (:func:`tweetrerank.rerankers.text.words.url_text`) in UTF-8
 
-A column is computed at its first use. A word is looked up once for all topics; its properties reach
-the places in the posts by its row.
+A column is computed at its first use. A word is looked up once for all topics; the
+posts refer to its properties by its row.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
+from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
 
@@ -31,7 +33,7 @@ from tweetrerank.rerankers.text.ragged import (
     code_points,
     distinct_grams,
 )
-from tweetrerank.rerankers.text.spaces import Known, WordSpace
+from tweetrerank.rerankers.text.spaces import Embeddings, WordSpace
 from tweetrerank.rerankers.text.stems import stem
 from tweetrerank.rerankers.text.vocabulary import Idf
 
@@ -51,23 +53,33 @@ class WordColumns(NamedTuple):
     is_personal: Bools
 
     def take(self, rows: npt.NDArray[np.integer]) -> "WordColumns":
-        """The properties of the words ``rows`` [T]: each [T]."""
-        return WordColumns(*(column[rows] for column in self))
+        """Return the properties of the words ``rows`` [T]: each [T]."""
+        return WordColumns(
+            self.idf[rows],
+            self.stem[rows],
+            self.is_stop_word[rows],
+            self.is_personal[rows],
+        )
 
 
 class _Numbers(dict[str, int]):
-    """String -> number; a new string gets the next free number. Strings of one ``form`` share it.
+    """Numbers of strings; a new string gets the next free number.
 
-    ``strings`` are those forms, in the order of their numbers.
+    Strings of one ``form`` share a number. ``strings`` are the forms, in the order of
+    their numbers.
     """
 
-    def __init__(self, form: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        form: Callable[[str], str] = str,
+    ) -> None:
         super().__init__()
         self.strings: list[str] = []
         self._form = form
 
     def __missing__(self, string: str) -> int:
-        if (form := self._form(string)) != string:
+        form = self._form(string)
+        if form != string:
             number = self[form]
         else:
             number = len(self.strings)
@@ -76,66 +88,108 @@ class _Numbers(dict[str, int]):
         return number
 
 
+class _SpaceVectors:
+    """Vectors in a space for some words of a table; each is computed once."""
+
+    def __init__(self, space: WordSpace) -> None:
+        self._space = space
+        self._places = np.zeros(0, np.int64)  # By row; -1 for words without a vector
+        self._embeddings = Growing(space.take([]))
+
+    def take(
+        self,
+        rows: Rows,
+        table_size: int,
+        spelled: Callable[[Rows], list[str]],
+    ) -> Embeddings:
+        """Return the vectors of V distinct words.
+
+        Args:
+            rows: of the words [V].
+            table_size: number of words of the table.
+            spelled: function from rows to words.
+        """
+        missing_places = table_size - len(self._places)
+        if missing_places > 0:
+            # Twice the table's size, so that it rarely grows.
+            unknown = np.full(table_size + missing_places, -1)
+            self._places = np.concatenate([self._places, unknown])
+        new_rows = rows[self._places[rows] < 0]
+        if len(new_rows):
+            start = len(self._embeddings)
+            self._places[new_rows] = start + np.arange(len(new_rows))
+            self._embeddings.append(*self._space.take(spelled(new_rows)))
+        places = self._places[rows]
+        vectors, lengths, is_known = self._embeddings.arrays()
+        return Embeddings(
+            vectors.take(places, axis=0),
+            lengths.take(places, axis=0),
+            is_known.take(places, axis=0),
+        )
+
+
 class WordTable:
-    """Word -> row, extended by the words of new texts; safe in several threads."""
+    """Rows of words, extended by the words of new texts; safe in several threads."""
 
     def __init__(self, idf: Idf) -> None:
         self.idf = idf
         self._lock = Lock()
-        self._words, self._stems = _Numbers(words.shortened), _Numbers()
+        self._words = _Numbers(words.shortened)
         self._words[words.END] = -1
-        self._columns = Growing([np.zeros(0, dtype) for dtype in "fi??"])
-        self._vectors: dict[WordSpace, tuple[Rows, Growing]] = {}
-        """Space -> place by row, -1 of words without a vector yet; vectors by place."""
+        self._stems = _Numbers()
+        # Columns of a WordColumns
+        self._columns = Growing([np.zeros(0, kind) for kind in "fi??"])
+        self._vectors: dict[WordSpace, _SpaceVectors] = {}
 
     def __len__(self) -> int:
         return len(self._words.strings)
 
     def rows(self, tokens: Sequence[str]) -> Rows:
-        """[L] rows of words; -1 of :data:`tweetrerank.rerankers.text.words.END`."""
+        """Return the rows of words [L]; -1 for END."""
         with self._lock:
-            return np.fromiter(
-                map(self._words.__getitem__, tokens), np.int64, len(tokens)
-            )
+            rows = map(self._words.__getitem__, tokens)
+            return np.fromiter(rows, np.int64, len(tokens))
 
     def cut(self, texts: Sequence[str]) -> Ragged:
-        """Rows (int32) of the words of each text."""
-        rows = Ragged.split(self.rows(words.tokens_of(texts)), -1)
+        """Return the rows (int32) of the words of each text."""
+        rows_and_ends = self.rows(words.tokens_of(texts))
+        rows = Ragged.split(rows_and_ends, -1)
         return Ragged(rows.values.astype(np.int32), rows.starts)
 
-    def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
-        """[L] words of rows."""
-        return [*map(self._words.strings.__getitem__, rows.tolist())]
+    def spelled(
+        self,
+        rows: npt.NDArray[np.integer],
+    ) -> list[str]:
+        """Return the words of rows [L]."""
+        return list(map(self._words.strings.__getitem__, rows.tolist()))
 
-    def vectors(self, rows: Rows, space: WordSpace) -> Known:
-        """Vectors of V distinct words in a space, and their lengths; each is computed once."""
+    def vectors(
+        self,
+        rows: Rows,
+        space: WordSpace,
+    ) -> Embeddings:
+        """Return the vectors of V distinct words in a space; each is computed once."""
         with self._lock:
-            places, known = self._vectors.get(space) or (
-                rows[:0],
-                Growing(space.take([])),
-            )
-            if (short := len(self) - len(places)) > 0:
-                places = np.concatenate([places, np.full(len(self) + short, -1)])
-            if len(new := rows[places[rows] < 0]):
-                places[new] = len(known) + np.arange(len(new))
-                known.append(*space.take(self.spelled(new)))
-            self._vectors[space] = places, known
-            return Known(
-                *(array.take(places[rows], axis=0) for array in known.arrays())
-            )
+            if space not in self._vectors:
+                self._vectors[space] = _SpaceVectors(space)
+            vectors = self._vectors[space]
+            return vectors.take(rows, len(self), self.spelled)
 
     def columns(self) -> WordColumns:
-        """The properties of all words; those of words that are new since the last call are added.
+        """Return the properties of all words.
 
-        Arrays that an earlier call returned are not changed.
+        Words that are new since the last call are added. Arrays that an earlier call
+        returned are not changed.
         """
         with self._lock:
-            if new := self._words.strings[len(self._columns) :]:
+            new_words = self._words.strings[len(self._columns) :]
+            if new_words:
+                stems = [self._stems[stem(word)] for word in new_words]
                 self._columns.append(
-                    self.idf.weights(new),
-                    np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
-                    np.array([word in words.STOP_WORDS for word in new]),
-                    np.array([word in PERSONAL_WORDS for word in new]),
+                    self.idf.weights(new_words),
+                    np.array(stems, dtype=np.int32),
+                    np.array([word in words.STOP_WORDS for word in new_words]),
+                    np.array([word in PERSONAL_WORDS for word in new_words]),
                 )
             return WordColumns(*self._columns.arrays())
 
@@ -148,7 +202,9 @@ COLUMNS = {  # Name -> type of its numbers
     "characters": np.int32,
     "link": np.uint8,
 }
-BLOCK = 4096  # Posts that are read together; larger blocks are no faster and need more memory
+
+BLOCK = 4096
+"""Posts that are read together. Larger blocks are no faster and need more memory."""
 
 _RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
 
@@ -167,10 +223,23 @@ class CharacterCounts(NamedTuple):
 
 
 class PostTable:
-    """N posts. ``column``: a name of :data:`COLUMNS` -> the posts' lists, which are found once."""
+    """Table of N posts.
 
-    def __init__(self, size: int, find: Callable[[str], Ragged]) -> None:
-        self._size, self.column = size, cache(find)
+    Args:
+        size: N.
+        find: name of one of :data:`COLUMNS` -> the lists of the posts.
+
+    Attributes:
+        column: ``find``, with a cache.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        find: Callable[[str], Ragged],
+    ) -> None:
+        self._size = size
+        self.column = cache(find)
 
     def __len__(self) -> int:
         return self._size
@@ -179,43 +248,57 @@ class PostTable:
     def counted(self) -> CharacterCounts:
         """The column ``characters`` as arrays."""
         values = self.column("characters").values
-        return CharacterCounts(*values.reshape(-1, len(CharacterCounts._fields)).T)
+        counts = values.reshape(-1, len(CharacterCounts._fields))
+        return CharacterCounts(*counts.T)
 
     def take(self, rows: Rows) -> "PostTable":
-        """The posts ``rows`` [M], in this order."""
-        return PostTable(len(rows), lambda name: self.column(name).take(rows))
+        """Return the posts ``rows`` [M], in this order."""
+        return PostTable(
+            len(rows),
+            lambda name: self.column(name).take(rows),
+        )
 
     @classmethod
     def read(
-        cls, texts: Sequence[str], urls: Sequence[str], words: WordTable
+        cls,
+        texts: Sequence[str],
+        urls: Sequence[str],
+        words: WordTable,
     ) -> "PostTable":
         """Read N posts and add their words to a table; equal posts are read once."""
-        numbers: dict[tuple[str, str], int] = {}
+        number_of: dict[tuple[str, str], int] = {}
         rows = [
-            numbers.setdefault(post, len(numbers))
+            number_of.setdefault(post, len(number_of))
             for post in zip(texts, urls, strict=True)
         ]
-        posts = list(numbers)
-        # An empty block if there are no posts.
-        starts = range(0, max(1, len(posts)), BLOCK)
-        blocks = [_Block(posts[start : start + BLOCK], words) for start in starts]
+        posts = list(number_of)
+        blocks = []
+        # Without posts there is one empty block.
+        for start in range(0, max(1, len(posts)), BLOCK):
+            blocks.append(_Block(posts[start : start + BLOCK], words))
 
         def find(name: str) -> Ragged:
             return Ragged.joined([getattr(block, name) for block in blocks])
 
-        return cls(len(posts), find).take(np.array(rows, dtype=np.int64))
+        distinct_posts = cls(len(posts), find)
+        return distinct_posts.take(np.array(rows, dtype=np.int64))
 
 
 def spaced(texts: Iterable[Sequence[str]]) -> Ragged:
-    """The code points of texts, given by their words, with a space around each word."""
+    """Code points of texts, given by their words, with a space around each word."""
     return code_points([f" {' '.join(words)} " for words in texts])
 
 
 class _Block:
-    """The columns of some posts."""
+    """Columns of some posts."""
 
-    def __init__(self, posts: Sequence[tuple[str, str]], table: WordTable) -> None:
-        self.texts, self.urls = [post for post, _ in posts], [url for _, url in posts]
+    def __init__(
+        self,
+        posts: Sequence[tuple[str, str]],
+        table: WordTable,
+    ) -> None:
+        self.texts = [text for text, _ in posts]
+        self.urls = [url for _, url in posts]
         self.table = table
 
     @cached_property
@@ -224,18 +307,17 @@ class _Block:
 
     @cached_property
     def hashtag_words(self) -> Ragged:
+        tagged_posts = [" ".join(tags) for tags in self._hashtags if tags]
+        rows = self.table.cut(tagged_posts)
         lengths = np.array([len(tags) for tags in self._hashtags])
-        found = self.table.cut([" ".join(tags) for tags in self._hashtags if tags])
-        lengths[lengths > 0] = found.lengths
-        return Ragged.from_lengths(found.values, lengths)
+        lengths[lengths > 0] = rows.lengths
+        return Ragged.from_lengths(rows.values, lengths)
 
     @cached_property
     def _spaced(self) -> Ragged:
-        spelled, starts = (
-            self.table.spelled(self.words.values),
-            self.words.starts.tolist(),
-        )
-        return spaced([spelled[a:b] for a, b in itertools.pairwise(starts)])
+        spelled = self.table.spelled(self.words.values)
+        borders = self.words.starts.tolist()
+        return spaced([spelled[start:end] for start, end in pairwise(borders)])
 
     @property
     def trigrams(self) -> Ragged:
@@ -247,47 +329,64 @@ class _Block:
 
     @property
     def characters(self) -> Ragged:
-        characters = code_points([post[: words.MAX_CHARACTERS] for post in self.texts])
-        codes, post = characters.values, characters.owners
-        small = codes | 0x20
-        is_letter = (small >= ord("a")) & (small <= ord("z"))
-        is_twice = (small[:-1] == small[1:]) & (post[:-1] == post[1:]) & is_letter[:-1]
+        posts = code_points([text[: words.MAX_CHARACTERS] for text in self.texts])
+        codes = posts.values
+        hashtags = [len(tags) for tags in self._hashtags]
+        is_retweet = [bool(_RETWEET.match(text)) for text in self.texts]
 
-        def count(chosen: Bools) -> Rows:
-            return np.bincount(post[: len(chosen)][chosen], minlength=len(characters))
+        is_digit = (codes >= ord("0")) & (codes <= ord("9"))
 
-        counted = CharacterCounts(
-            characters.lengths,
-            np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
-            np.array(
-                [bool(_RETWEET.match(text)) for text in self.texts], dtype=np.int64
-            ),
-            count(codes == ord("!")),
-            count(codes == ord("?")),
-            count(codes > 127),
-            count((codes >= ord("0")) & (codes <= ord("9"))),
-            count(is_twice[:-1] & is_twice[1:]),
+        def count(is_counted: Bools) -> Rows:
+            owners = posts.owners[: len(is_counted)][is_counted]
+            return np.bincount(owners, minlength=len(posts))
+
+        counts = CharacterCounts(
+            characters=posts.lengths,
+            hashtags=np.array(hashtags, dtype=np.int64),
+            is_retweet=np.array(is_retweet, dtype=np.int64),
+            exclamation_marks=count(codes == ord("!")),
+            question_marks=count(codes == ord("?")),
+            other_scripts=count(codes > 127),
+            digits=count(is_digit),
+            elongations=count(_is_elongated(posts)),
         )
-        table = np.stack(counted, axis=1).astype(np.int32)
-        return Ragged.from_lengths(
-            table.reshape(-1), np.full(len(table), table.shape[1])
-        )
+        table = np.stack(counts, axis=1).astype(np.int32)
+        lengths = np.full(len(table), table.shape[1])
+        return Ragged.from_lengths(table.reshape(-1), lengths)
 
     @property
     def link(self) -> Ragged:
-        links = [words.url_text(url) for url in self.urls]
-        # The placeholder of a missing URL contains no words. Some posts have lone surrogates.
-        letters = [
-            b""
-            if link == words.URL_PLACEHOLDER
-            else link.encode(errors="surrogatepass")
-            for link in links
-        ]
-        counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
-        return Ragged.from_lengths(
-            np.frombuffer(b"".join(letters), dtype=np.uint8), counts
+        letters = [_link_bytes(url) for url in self.urls]
+        lengths = np.fromiter(
+            map(len, letters),
+            dtype=np.int64,
+            count=len(letters),
         )
+        values = np.frombuffer(b"".join(letters), dtype=np.uint8)
+        return Ragged.from_lengths(values, lengths)
 
     @cached_property
     def _hashtags(self) -> list[list[str]]:
-        return [words.hashtags(post) for post in self.texts]
+        return [words.hashtags(text) for text in self.texts]
+
+
+def _is_elongated(posts: Ragged) -> Bools:
+    """Whether a place and the next two of its post have one letter a to z.
+
+    ``posts``: code points. The last places are left out.
+    """
+    lower = posts.values | 0x20  # ASCII letters in lower case
+    is_letter = (lower >= ord("a")) & (lower <= ord("z"))
+    is_same_post = posts.owners[:-1] == posts.owners[1:]
+    is_same = lower[:-1] == lower[1:]
+    is_twice = is_same & is_same_post & is_letter[:-1]
+    return is_twice[:-1] & is_twice[1:]
+
+
+def _link_bytes(url: str) -> bytes:
+    link = words.url_text(url)
+    # The placeholder of a missing URL contains no words.
+    if link == words.URL_PLACEHOLDER:
+        return b""
+    # Some posts contain half a surrogate pair.
+    return link.encode(errors="surrogatepass")

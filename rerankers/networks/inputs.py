@@ -1,7 +1,8 @@
-"""Inputs of models: texts as identifiers of words, word trigrams or URL trigrams, and their pairs.
+"""Inputs of models: texts as identifiers of words or trigrams, and their pairs.
 
-Texts differ in length, so an input of many texts is ragged; only a batch is padded. Posts repeat
-the same few thousand words: ids, IDF and trigrams are looked up once for each distinct word.
+Texts differ in length, so an input of many texts is ragged; only a batch is padded.
+Posts repeat the same few thousand words: identifiers, IDF and trigrams are looked up
+once for each distinct word.
 """
 
 from collections.abc import Sequence
@@ -26,136 +27,200 @@ from tweetrerank.rerankers.text.words import (
     url_trigrams,
 )
 
+Weights = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class TokenIds(Ragged):
-    """One input of N texts: int32 ids from 1 on, as 0 is padding. ``weights`` [T] are the
-    importance of each token of a query; None for posts."""
+    """One input of N texts: int32 identifiers from 1 on; 0 is padding.
 
-    weights: npt.NDArray[np.float32] | None = None
+    ``weights`` [T] are the importance of each token of a query; None for posts.
+    """
+
+    weights: Weights | None = None
 
     def batch(self, rows: Rows, device: torch.device) -> Terms:
-        """The texts ``rows`` [B] as tensors [B, L], L the length of the longest (at least 1)."""
+        """The texts ``rows`` [B] as tensors [B, L].
+
+        L is the length of the longest text, at least 1.
+        """
         ids = torch.from_numpy(self.take(rows).padded(0)).to(device)
         weights = torch.zeros(len(rows), 0, device=device)
         if self.weights is not None:
-            own = Ragged(self.weights, self.starts).take(rows).padded(0)
-            weights = torch.from_numpy(own).to(device)
+            padded = Ragged(self.weights, self.starts).take(rows).padded(0)
+            weights = torch.from_numpy(padded).to(device)
         return Terms(ids.long(), weights)
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Texts to token ids, by a vocabulary and a source of IDF."""
+    """Texts to token identifiers, by a vocabulary and a source of IDF."""
 
     vocabulary: Vocabulary
     idf: Idf
 
     def tokens(
-        self, model: Reranker, side: str, texts: Sequence[str], urls: Sequence[str] = ()
+        self,
+        model: Reranker,
+        side: str,
+        texts: Sequence[str],
+        urls: Sequence[str] = (),
     ) -> dict[str, TokenIds]:
-        """The inputs of a side that ``model`` reads; those of queries have weights. Trigrams of
-        whole texts have a classical IDF of their own."""
-        reading, is_query = model.reading, side == base.QUERY
-        inputs = model.query_inputs if is_query else model.post_inputs
+        """The inputs of a side that ``model`` reads; those of queries have weights."""
+        reading = model.reading
+        is_query = side == base.QUERY
         lexicon = Lexicon.from_texts(texts, reading.tokens)
-        starts, word, tokens = (
-            lexicon.texts.starts,
-            lexicon.texts.values,
-            dict[str, TokenIds](),
-        )
-        weights: npt.NDArray[np.float32] | None = None
+        weights: Weights | None = None
         if is_query:
-            weights = self.idf.weights(lexicon.words, model.idf != "relative")[word]
-        for name in {base.WORDS, base.MASKED_WORDS}.intersection(inputs):
-            words = (
-                lexicon.words
-                if name == base.WORDS
-                else [*map(mask_digits, lexicon.words)]
-            )
-            ids = np.array(self.vocabulary.ids(words), dtype=np.int32)
-            tokens[name] = TokenIds(ids[word], starts, weights)
-        if base.TRIGRAMS in inputs and reading.trigrams == "text":
-            grams = character_trigrams([ascii_text(text) for text in texts])
-            own = self.idf.trigram_weights(grams.values) if is_query else None
-            tokens[base.TRIGRAMS] = TokenIds(grams.values + 1, grams.starts, own)
-        elif base.TRIGRAMS in inputs:
-            grams = lexicon.trigrams()
-            if weights is not None:
-                weights = np.repeat(weights, grams.lengths)
-                if model.idf == "phrases":
-                    # A trigram is in all posts of its word, which the source may lack.
-                    weights = np.minimum(
-                        weights, self.idf.trigram_weights(grams.values)
-                    )
-            tokens[base.TRIGRAMS] = TokenIds(
-                grams.values + 1, grams.starts[starts], weights
-            )
-        if base.URL_TRIGRAMS in inputs:
-            grams = url_trigrams(urls, reading.urls)
-            tokens[base.URL_TRIGRAMS] = TokenIds(grams.values + 1, grams.starts)
+            by_word = self.idf.weights(lexicon.words, model.idf != "relative")
+            weights = by_word[lexicon.texts.values]  # [T]
+        tokens: dict[str, TokenIds] = {}
+        for name in model.query_inputs if is_query else model.post_inputs:
+            if name == base.WORDS:
+                tokens[name] = self._words(lexicon, lexicon.words, weights)
+            elif name == base.MASKED_WORDS:
+                masked = [mask_digits(word) for word in lexicon.words]
+                tokens[name] = self._words(lexicon, masked, weights)
+            elif name == base.URL_TRIGRAMS:
+                trigrams = url_trigrams(urls, reading.urls)
+                tokens[name] = TokenIds(trigrams.values + 1, trigrams.starts)
+            elif reading.trigrams == "text":
+                tokens[name] = self._trigrams_of_texts(texts, is_query)
+            else:
+                is_of_phrases = model.idf == "phrases"
+                tokens[name] = self._trigrams_of_words(lexicon, weights, is_of_phrases)
         return tokens
+
+    def _words(
+        self,
+        lexicon: Lexicon,
+        words: Sequence[str],
+        weights: Weights | None,
+    ) -> TokenIds:
+        """Identifiers of the lexicon's distinct words in the form ``words``."""
+        ids = np.array(self.vocabulary.ids(words), dtype=np.int32)
+        return TokenIds(ids[lexicon.texts.values], lexicon.texts.starts, weights)
+
+    def _trigrams_of_texts(self, texts: Sequence[str], is_query: bool) -> TokenIds:
+        """Trigrams across words, whose weights are their classical IDF."""
+        trigrams = character_trigrams([ascii_text(text) for text in texts])
+        weights: Weights | None = None
+        if is_query:
+            weights = self.idf.trigram_weights(trigrams.values)
+        return TokenIds(trigrams.values + 1, trigrams.starts, weights)
+
+    def _trigrams_of_words(
+        self,
+        lexicon: Lexicon,
+        weights: Weights | None,
+        is_of_phrases: bool,
+    ) -> TokenIds:
+        """Trigrams within words, with the ``weights`` [T] of their words, if any."""
+        trigrams = lexicon.trigrams()  # A list for each of the T words
+        if weights is not None:
+            weights = np.repeat(weights, trigrams.lengths)
+            if is_of_phrases:
+                # Every post with a word has its trigrams, also where the source of IDF
+                # lacks the word.
+                of_trigrams = self.idf.trigram_weights(trigrams.values)
+                weights = np.minimum(weights, of_trigrams)
+        starts = trigrams.starts[lexicon.texts.starts]
+        return TokenIds(trigrams.values + 1, starts, weights)
 
 
 @dataclass
 class Tokenized:
-    """P pairs with the token ids that a model reads, by input, and the priors if it reads them."""
+    """P pairs as a model reads them: token identifiers by input, and priors."""
 
     queries: dict[str, TokenIds]
     posts: dict[str, TokenIds]
     query_index: Rows  # [P]
     post_index: Rows  # [P]
-    prior: npt.NDArray[np.float32] | None = None  # [P]
-    known: Interactions = field(default_factory=dict)
-    """Interactions of these and other pairs, if they are kept; those of short queries end with zero
-    positions."""
-    places: Rows | None = None  # [P] place of each pair in ``known``
+    prior: Weights | None = None  # [P]; None if the model reads no priors
+    cache: Interactions = field(default_factory=dict)
+    """Cached interactions of these and other pairs.
+
+    Interactions of short queries end with zero positions."""
+    cache_rows: Rows | None = None
+    """[P] row of each pair in ``cache``; None without a cache."""
 
     @classmethod
-    def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Self:
+    def from_pairs(
+        cls,
+        pairs: Pairs,
+        encoder: TextEncoder,
+        model: Reranker,
+    ) -> Self:
         """Tokenize the texts of ``pairs`` as ``model`` reads them."""
         prior = None
         if model.reads_prior:
-            prior = features.table(pairs, (PRIOR,), encoder.idf).values[:, 0]
+            table = features.table(pairs, (PRIOR,), encoder.idf)
+            prior = table.values[:, 0]
         queries = encoder.tokens(model, base.QUERY, pairs.queries)
-        posts = encoder.tokens(model, base.POST, pairs.texts, pairs.urls)
-        return cls(queries, posts, pairs.query_index, pairs.post_index, prior)
+        posts = encoder.tokens(
+            model,
+            base.POST,
+            pairs.texts,
+            pairs.urls,
+        )
+        return cls(
+            queries,
+            posts,
+            pairs.query_index,
+            pairs.post_index,
+            prior,
+        )
 
-    def compared(self, model: Reranker, rows: Rows) -> Interactions:
-        """Interactions of the pairs ``rows`` [B]."""
-        if self.places is None:
-            return model.interactions(*self.batch(rows, model.device_of()))
-        index = torch.from_numpy(self.places[rows]).to(model.device_of())
-        return {name: values[index] for name, values in self.known.items()}
+    def interactions_of(self, model: Reranker, rows: Rows) -> Interactions:
+        """Interactions of the pairs ``rows`` [B], from the cache if there is one."""
+        device = model.device_of()
+        if self.cache_rows is None:
+            return model.interactions(*self.batch(rows, device))
+        index = torch.from_numpy(self.cache_rows[rows]).to(device)
+        return {name: values[index] for name, values in self.cache.items()}
 
     def scores_of(self, model: Reranker, rows: Rows) -> torch.Tensor:
         """Scores [B] of the pairs ``rows`` [B], with gradients if they are enabled."""
-        return model.integrate(self.compared(model, rows))
+        return model.integrate(self.interactions_of(model, rows))
 
     def batch(
-        self, rows: Rows, device: torch.device
+        self,
+        rows: Rows,
+        device: torch.device,
     ) -> tuple[Inputs, Inputs, torch.Tensor, torch.Tensor | None]:
         """Arguments of :meth:`Reranker.interactions` for the pairs ``rows`` [B]."""
         queries, query_of_post = np.unique(self.query_index[rows], return_inverse=True)
         posts = self.post_index[rows]
+        prior: torch.Tensor | None = None
+        if self.prior is not None:
+            prior = torch.from_numpy(self.prior[rows]).to(device)
         return (
-            {name: ids.batch(queries, device) for name, ids in self.queries.items()},
-            {name: ids.batch(posts, device) for name, ids in self.posts.items()},
+            _batches(self.queries, queries, device),
+            _batches(self.posts, posts, device),
             torch.from_numpy(query_of_post).to(device),
-            None
-            if self.prior is None
-            else torch.from_numpy(self.prior[rows]).to(device),
+            prior,
         )
 
     def take(self, rows: Rows) -> Self:
         """The pairs ``rows``, with all texts."""
-        names = ("query_index", "post_index", "prior", "places")
-        of_pairs = {
-            name: each for name in names if (each := getattr(self, name)) is not None
-        }
-        return replace(self, **{name: each[rows] for name, each in of_pairs.items()})
+        prior = self.prior
+        cache_rows = self.cache_rows
+        return replace(
+            self,
+            query_index=self.query_index[rows],
+            post_index=self.post_index[rows],
+            prior=None if prior is None else prior[rows],
+            cache_rows=None if cache_rows is None else cache_rows[rows],
+        )
 
     def lengths(self) -> Rows:
         """[P] terms of each pair's post in all inputs, the measure of its work."""
         lengths = [ids.lengths_of(self.post_index) for ids in self.posts.values()]
         return np.sum(lengths, axis=0)
+
+
+def _batches(
+    inputs: dict[str, TokenIds], rows: Rows, device: torch.device
+) -> dict[str, Terms]:
+    """Each input of the texts ``rows``."""
+    return {name: ids.batch(rows, device) for name, ids in inputs.items()}

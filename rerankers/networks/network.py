@@ -1,13 +1,13 @@
-"""Networks: models that PyTorch computes, which score each post of a query by itself, in batches.
+"""Networks: models that PyTorch computes, and that score each post of a query alone.
 
-Each distinct text is tokenized once. A batch has posts of one query, sorted by length, so that it
-has little padding; MP-HCNN takes its fast path on a CPU (:mod:`tweetrerank.rerankers.networks.ngrams`).
+Each distinct text is tokenized once. A batch has posts of one query, sorted by length,
+so that it has little padding. A model may declare a fast path for batches.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, Self
@@ -30,8 +30,6 @@ from tweetrerank.rerankers.model import (
 )
 from tweetrerank.rerankers.networks.base import Reranker
 from tweetrerank.rerankers.networks.inputs import TextEncoder, Tokenized
-from tweetrerank.rerankers.networks.models._mp_hcnn_matches import explain
-from tweetrerank.rerankers.networks.ngrams import fast_path
 from tweetrerank.rerankers.pairs import PRIOR, Pairs, lists_of
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.ragged import Rows
@@ -44,7 +42,7 @@ ON_DEVICE = 16  # Batch size multiplier on a GPU, which thousands of pairs keep 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Network(Model):
-    """A trained network with the words that it knows."""
+    """A trained network with its vocabulary."""
 
     reads = "posts"
 
@@ -54,26 +52,32 @@ class Network(Model):
 
     @classmethod
     def of(
-        cls, model: Reranker, weights: Mapping[str, Any], device: str, **known: Any
+        cls,
+        model: Reranker,
+        weights: Mapping[str, Any],
+        device: str,
+        **fields: Any,
     ) -> Self:
-        """A network with these weights on a device; ``known`` are the other fields. Raises
-        RerankerError if the weights do not fit the hyperparameters."""
+        """A network with these weights on a device; ``fields`` are the other fields.
+
+        Raises RerankerError if the weights do not fit the hyperparameters.
+        """
         devices.share_threads()
+        tensors = {key: torch.from_numpy(value) for key, value in weights.items()}
         try:
-            model.load_state_dict(
-                {key: torch.from_numpy(value) for key, value in weights.items()}
-            )
+            model.load_state_dict(tensors)
         except RuntimeError as error:
-            reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+            lines = str(error).splitlines()[1:4]
+            reasons = "; ".join(line.strip() for line in lines)
             raise RerankerError(
-                f"{known['directory'] / WEIGHTS}: the weights do not fit the model of config.json: "
-                f"{reasons}"
+                f"{fields['directory'] / WEIGHTS}: the weights do not fit the model of "
+                f"config.json: {reasons}"
             ) from None
-        return cls(model=model.to(device).eval(), **known)
+        return cls(model=model.to(device).eval(), **fields)
 
     @cached_property
     def encoder(self) -> TextEncoder:
-        """Texts to token ids."""
+        """Encoder of texts as token identifiers."""
         return TextEncoder(self.vocabulary, self.idf)
 
     @property
@@ -83,47 +87,59 @@ class Network(Model):
 
     @property
     def device(self) -> str:
-        """Type of the device that it computes on."""
+        """Type of the device that computes it."""
         return self.model.device_of().type
 
     @property
     def explains(self) -> Literal["matches", "contributions", ""]:
-        """Matches of query and post, if they can be shown."""
+        """``matches`` of query and post, if they can be shown, else ""."""
         return "matches" if self.model.has_matches else ""
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
         """Matches of query and posts, as in Table 6 of Rao et al. (2019)."""
-        return explain(self.model, self.encoder, pairs, rows) if self.explains else None
+        return self.model.explain(self.encoder, pairs, rows)
 
     def score(
-        self, pairs: Pairs, progress: Progress = silent
+        self,
+        pairs: Pairs,
+        progress: Progress = silent,
     ) -> npt.NDArray[np.float32]:
         """Scores [P]; see :class:`tweetrerank.rerankers.model.Model`."""
         pairs = pairs.with_resources(self.resources)
         tokenized = Tokenized.from_pairs(pairs, self.encoder, self.model)
-        return score_tokenized(self.model, tokenized, self.batch_size, progress)
+        return score_tokenized(
+            self.model,
+            tokenized,
+            self.batch_size,
+            progress,
+        )
 
     def tuned_weight(self) -> float:
-        """The λ that was tuned with the checkpoint, by ``tweetrerank tune``; RerankerError if
-        there is none, or it is for scores of another normalisation."""
+        """The λ that ``tweetrerank tune`` has tuned with the checkpoint.
+
+        Raises RerankerError if there is no λ, or it is for scores of another
+        normalisation.
+        """
         path = self.directory / TUNING_FILE
         try:
-            tuned = json.loads(path.read_text(encoding="utf-8"))
-            if (scale := tuned["normalization"]) != "minmax":
+            tuning = json.loads(path.read_text(encoding="utf-8"))
+            scale = tuning["normalization"]
+            if scale != "minmax":
                 raise ValueError(
                     f"found a λ for scores normalised by {scale}, expected minmax"
                 )
-            return float(tuned["weight"])
+            return float(tuning["weight"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
-                f"{path}: found no tuned λ ({error!r}); give `weight`, the share of the model's "
-                "score from 0 to 1"
+                f"{path}: found no tuned λ ({error!r}); give `weight`, the share of "
+                "the model's score from 0 to 1"
             ) from None
 
     def files(self) -> Mapping[str, bytes]:
-        """The words, and the weights with word vectors included."""
-        state = self.model.state_dict().items()
-        weights = {key: value.cpu().contiguous().numpy() for key, value in state}
+        """The vocabulary, and the weights including word vectors."""
+        weights = {}
+        for key, value in self.model.state_dict().items():
+            weights[key] = value.cpu().contiguous().numpy()
         return {VOCABULARY: self.vocabulary.content(), WEIGHTS: save(weights)}
 
 
@@ -133,88 +149,125 @@ def score_tokenized(
     batch_size: int = BATCH_SIZE,
     progress: Progress = silent,
 ) -> npt.NDArray[np.float32]:
-    """Score all pairs: [P], higher is better; on a GPU by :data:`ON_DEVICE` times larger batches.
-    ``progress`` is called with the pairs of each finished batch; on a GPU, of each that is begun.
-    Raises RerankerError if a score is not a finite number, or a batch does not fit into memory."""
-    count, on_host = len(pairs.query_index), model.device_of().type in devices.HOSTS
-    size, found = (
-        batch_size if on_host else ON_DEVICE * batch_size,
-        list[torch.Tensor](),
-    )
-    with evaluating(model), ExitStack() as stack:
-        if fast := fast_path(model, pairs):
-            # Larger batches share more windows, but all threads need work until the end.
-            size = min(
-                SHARING * batch_size,
-                max(batch_size, -(-count // (4 * devices.threads()))),
-            )
+    """Score all pairs: [P], higher is better.
+
+    Batches are :data:`ON_DEVICE` times larger on a GPU. ``progress`` is called with the
+    number of pairs of each finished batch; on a GPU, of each started batch. Raises
+    RerankerError if a score is not a finite number, or memory does not suffice for a
+    batch.
+    """
+    count = len(pairs.query_index)
+    results: list[torch.Tensor] = []
+    is_on_host = model.device_of().type in devices.HOSTS
+    with evaluating(model):
+        fast_pairs = model.fast_path(pairs)
+        is_fast = fast_pairs is not None
+        if is_fast:
+            size = _shared_batch_size(batch_size, count)
+        elif is_on_host:
+            size = batch_size
+        else:
+            size = ON_DEVICE * batch_size
         # A fast path needs no padding: mixed lengths give batches of equal duration.
-        parts = batches_of(pairs, size, is_mixed=fast is not None)
-        each: Any = map
-        # A batch is too small for several threads.
-        if on_host and devices.threads() > 1 and len(parts) > 1:
-            pool = ThreadPoolExecutor(stack.enter_context(devices.one_thread_each()))
-            each = stack.enter_context(pool).map  # Cancels what is left if one raises
-        for values in each(partial(_scored, model, fast or pairs), parts):
-            found.append(values)
-            progress(len(values))
+        batches = batches_of(pairs, size, is_mixed=is_fast)
+        score = partial(_score_batch, model, fast_pairs if is_fast else pairs)
+        with _mapping(is_parallel=is_on_host and len(batches) > 1) as map_batches:
+            for result in map_batches(score, batches):
+                results.append(result)
+                progress(len(result))
     scores = np.zeros(count, dtype=np.float32)
-    if found:
-        scores[np.concatenate(parts)] = torch.cat(found).cpu().numpy()  # One transfer
+    if results:
+        # One transfer from the device
+        scores[np.concatenate(batches)] = torch.cat(results).cpu().numpy()
     check_finite(scores)
     return scores
 
 
-def _scored(model: Reranker, pairs: Tokenized, rows: Rows) -> torch.Tensor:
+def _shared_batch_size(batch_size: int, count: int) -> int:
+    """Pairs in a batch of a fast path.
+
+    Larger batches share more work, but all threads need batches until the end.
+    """
+    for_threads = -(-count // (4 * devices.threads()))
+    return min(SHARING * batch_size, max(batch_size, for_threads))
+
+
+@contextmanager
+def _mapping(is_parallel: bool) -> Iterator[Callable[..., Iterator[torch.Tensor]]]:
+    """``map``, with a thread for each batch: a batch is too small for several."""
+    if not is_parallel or devices.threads() == 1:
+        yield map
+        return
+    with devices.one_thread_each() as threads, ThreadPoolExecutor(threads) as pool:
+        yield pool.map  # Cancels the remaining batches if one raises
+
+
+def _score_batch(model: Reranker, pairs: Tokenized, rows: Rows) -> torch.Tensor:
     try:
-        with torch.inference_mode():  # A state of each thread
+        with torch.inference_mode():  # Each thread has its mode.
             return pairs.scores_of(model, rows)
     except (MemoryError, RuntimeError) as error:
-        of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not of_memory and "DefaultCPUAllocator" not in str(error):
+        if not _is_of_memory(error):
             raise
         raise RerankerError(
-            f"found too little memory on {model.device_of()} for {len(rows)} pairs at once; use a "
-            "smaller `batch_size` or fewer `threads`, or end other programs there"
+            f"found too little memory on {model.device_of()} for {len(rows)} pairs at "
+            "once; use a smaller `batch_size` or fewer `threads`, or end other "
+            "programs there"
         ) from None
+
+
+def _is_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager
 def evaluating(model: Reranker) -> Iterator[None]:
     """Evaluation mode, and cuDNN in full single precision, as on a CPU."""
-    training, is_coarse = model.training, torch.backends.cudnn.allow_tf32
+    was_training = model.training
+    allowed_tf32 = torch.backends.cudnn.allow_tf32
     model.eval()
     torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = is_coarse
-        model.train(training)
+        torch.backends.cudnn.allow_tf32 = allowed_tf32
+        model.train(was_training)
 
 
 def represent_tokenized(model: Reranker, pairs: Tokenized) -> torch.Tensor:
     """Input [P, K] of the model's head for each pair, on the CPU."""
-    order = batches_of(pairs, BATCH_SIZE)
+    batches = batches_of(pairs, BATCH_SIZE)
+    representations = []
     with evaluating(model), torch.inference_mode():
-        parts = [
-            model.represent(pairs.compared(model, rows)).float().cpu() for rows in order
-        ]
-    places = np.argsort(np.concatenate(order), kind="stable")
+        for rows in batches:
+            vectors = model.represent(pairs.interactions_of(model, rows))
+            representations.append(vectors.float().cpu())
+    order = np.argsort(np.concatenate(batches), kind="stable")
     # Outside of inference mode, a copy can take part in later gradients.
-    return torch.cat(parts)[torch.from_numpy(places)].clone()
+    return torch.cat(representations)[torch.from_numpy(order)].clone()
 
 
-def batches_of(pairs: Tokenized, batch_size: int, is_mixed: bool = False) -> list[Rows]:
-    """Rows of all pairs by batch: of one query, and of similar lengths against padding. Mixed
-    batches have pairs of all lengths, so that those of a query are the same amount of work. They
-    start with the largest: later ones reuse its memory, and threads end together."""
-    lengths, parts = pairs.lengths(), list[Rows]()
+def batches_of(
+    pairs: Tokenized,
+    batch_size: int,
+    is_mixed: bool = False,
+) -> list[Rows]:
+    """Rows of all pairs by batch: of one query, and of similar lengths against padding.
+
+    Mixed batches have pairs of all lengths, so all batches of a query are the same
+    amount of work. They start with the largest batch: later ones reuse its memory, and
+    threads end at about the same time.
+    """
+    lengths = pairs.lengths()
+    batches: list[Rows] = []
     for rows in lists_of(pairs.query_index, lengths):
         count = -(-len(rows) // batch_size)
         if is_mixed:
-            parts += [rows[start::count] for start in range(count)]
+            batches += [rows[start::count] for start in range(count)]
         else:
-            parts += np.array_split(rows, count)
+            batches += np.array_split(rows, count)
     if is_mixed:
-        parts.sort(key=lambda rows: -int(lengths[rows].sum()))
-    return parts
+        batches.sort(key=lambda rows: -int(lengths[rows].sum()))
+    return batches

@@ -1,1 +1,1 @@
-"""Texts to words, trigrams, identifiers and vectors."""
+"""Reading of texts: words, stems, trigrams, identifiers, word vectors."""

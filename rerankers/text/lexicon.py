@@ -1,6 +1,6 @@
 """Texts as rows of their distinct words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,22 +18,50 @@ from tweetrerank.rerankers.text.words import (
 
 @dataclass(frozen=True)
 class Lexicon:
-    """N texts of T words in all, V of them distinct."""
+    """Distinct words of N texts, which have T words in all, V of them distinct."""
 
-    words: list[str]  # The V distinct words; a few may be equal after shortening
-    texts: Ragged  # Row of ``words`` for each word of each text
+    words: list[str]  # [V]; a few may be equal after shortening
+    texts: Ragged  # N lists: the row in ``words`` of each of the T words
 
     @classmethod
-    def from_texts(cls, texts: Sequence[str], tokens: str = "words") -> Self:
-        """Split texts into the ``tokens`` of a :class:`tweetrerank.rerankers.text.words.Reading`."""
-        rows, is_ours = {END: 0}, tokens == "words"
-        treebank = (token for text in texts for token in (*treebank_words(text), END))
-        found = tokens_of(texts) if is_ours else treebank
-        numbers = [rows.setdefault(token, len(rows)) for token in found]
-        places = Ragged.split(np.array(numbers, dtype=np.int64), 0)
-        words = [shortened(token) if is_ours else token for token in list(rows)[1:]]
-        return cls(words, Ragged(places.values - 1, places.starts))
+    def from_texts(
+        cls,
+        texts: Sequence[str],
+        tokens: str = "words",
+    ) -> Self:
+        """Split texts into words.
+
+        ``tokens``: the rule, a value of
+        :attr:`tweetrerank.rerankers.text.words.Reading.tokens`.
+        """
+        if tokens == "words":
+            return cls._numbered(tokens_of(texts), shorten=True)
+        return cls._numbered(_ended_treebank_words(texts), shorten=False)
+
+    @classmethod
+    def _numbered(
+        cls,
+        tokens: Iterable[str],
+        shorten: bool,
+    ) -> Self:
+        """Number the distinct tokens of texts; each text ends with END."""
+        row_of = {END: 0}
+        rows = [row_of.setdefault(token, len(row_of)) for token in tokens]
+        lists = Ragged.split(
+            np.array(rows, dtype=np.int64),
+            0,
+        )
+        words = list(row_of)[1:]
+        if shorten:
+            words = [shortened(word) for word in words]
+        return cls(words, Ragged(lists.values - 1, lists.starts))
 
     def trigrams(self) -> Ragged:
-        """The character trigrams of each of the T words."""
+        """Character trigrams of each of the T words."""
         return character_trigrams(self.words).take(self.texts.values)
+
+
+def _ended_treebank_words(texts: Sequence[str]) -> Iterator[str]:
+    for text in texts:
+        yield from treebank_words(text)
+        yield END

@@ -1,8 +1,9 @@
-"""Long texts, of which a model reads one passage: the one that shares most with the query."""
+"""Passages of long texts: a model reads the passage that fits the query best."""
 
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -12,70 +13,100 @@ from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.stems import stem
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, words
 
-HALF = (
-    MAX_CHARACTERS // 2
-)  # Two adjacent pieces of this length are a passage: they overlap
+# Two adjacent pieces of this length are a passage, so passages overlap.
+HALF = MAX_CHARACTERS // 2
 
-# To the last blank within the length; without one, to its end.
+Counts = npt.NDArray[np.int64]
+
+# A piece ends at the last blank within its length, or at the length without a blank.
 _PIECE = re.compile(rf"(?s:.{{1,{HALF}}}(?=\s|\Z)|.{{{HALF}}})")
 
 
-def best_passages(queries: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Parts of N texts to read, each for its query: a short text whole, else its best passage.
+def best_passages(
+    queries: Sequence[str],
+    texts: Sequence[str],
+) -> list[str]:
+    """Return the part of each of N texts that a model should read for its query.
 
-    A passage has at most :data:`MAX_CHARACTERS` characters and ends between words. The best has the
-    highest BM25 score (k₁ = 0.9, b = 0.4), by the statistics of the passages of all long texts of
-    the query; of equal ones the first.
+    A short text is returned as it is, a long one as its best passage. A passage has at
+    most :data:`MAX_CHARACTERS` characters and ends between words. The best passage has
+    the highest BM25 score (k₁ = 0.9, b = 0.4); the first one wins a tie. The statistics
+    of BM25 are over the passages of all long texts of the same query.
     """
-    read, rows_of = list(texts), defaultdict(list)
-    for row, (query, text) in enumerate(zip(queries, texts, strict=True)):
+    pairs = zip(queries, texts, strict=True)
+    long_texts = defaultdict[str, list[int]](list)
+    for row, (query, text) in enumerate(pairs):
         if len(text) > MAX_CHARACTERS:
-            rows_of[query].append(row)
-    for query, rows in rows_of.items():
-        for row, passage in zip(
-            rows, _best(query, [texts[row] for row in rows]), strict=True
-        ):
-            read[row] = passage
-    return read
+            long_texts[query].append(row)
+    passages = list(texts)
+    for query, rows in long_texts.items():
+        best = _best(query, [texts[row] for row in rows])
+        for row, passage in zip(rows, best, strict=True):
+            passages[row] = passage
+    return passages
 
 
-def _best(query: str, texts: Sequence[str]) -> list[str]:
-    """The best passage of each of N long texts."""
+def _best(
+    query: str,
+    texts: Sequence[str],
+) -> list[str]:
+    """Best passage of each of N long texts."""
     pieces = [_PIECE.findall(text) for text in texts]
-    counts, lengths = _counts(
-        query[:MAX_CHARACTERS], [piece for own in pieces for piece in own]
+    # Each piece but the last of its text begins a passage.
+    ends = np.cumsum([len(text_pieces) for text_pieces in pieces])
+    begins = np.delete(
+        np.arange(ends[-1]),
+        ends - 1,
     )
-    # A passage is a piece and the next one: each piece begins one but the last of its text.
-    ends = np.cumsum([len(own) for own in pieces])
-    begins = np.delete(np.arange(ends[-1]), ends - 1)
-    counts, lengths = (
-        counts[begins] + counts[begins + 1],
-        lengths[begins] + lengths[begins + 1],
-    )
+    all_pieces = list(chain.from_iterable(pieces))
+    scores = _bm25(query[:MAX_CHARACTERS], all_pieces, begins)
+    passage_ends = ends[:-1] - np.arange(1, len(pieces))
+    scores_by_text = np.split(scores, passage_ends)
+    passages = []
+    for text_pieces, text_scores in zip(pieces, scores_by_text, strict=True):
+        best = int(text_scores.argmax())
+        passages.append("".join(text_pieces[best : best + 2]))
+    return passages
+
+
+def _bm25(
+    query: str,
+    pieces: Sequence[str],
+    begins: Rows,
+) -> npt.NDArray[np.float64]:
+    """Scores [P] of the passages whose first pieces are ``begins`` [P]."""
+    counts, lengths = _counts(query, pieces)
+    counts = counts[begins] + counts[begins + 1]  # [P, S]
+    lengths = lengths[begins] + lengths[begins + 1]  # [P]
     holders = (counts > 0).sum(axis=0)
-    idf = np.log1p((len(counts) - holders + 0.5) / (holders + 0.5))
-    norm = 0.9 * (0.6 + 0.4 * lengths / max(lengths.mean(), 1.0))
-    scores = counts / (counts + norm[:, None]) @ idf
-    own_scores = np.split(scores, ends[:-1] - np.arange(1, len(pieces)))
-    best = [int(own.argmax()) for own in own_scores]
-    return ["".join(own[row : row + 2]) for own, row in zip(pieces, best, strict=True)]
+    non_holders = len(counts) - holders
+    idf = np.log1p((non_holders + 0.5) / (holders + 0.5))
+    mean_length = max(lengths.mean(), 1.0)
+    norm = 0.9 * (0.6 + 0.4 * lengths / mean_length)
+    return counts / (counts + norm[:, None]) @ idf
 
 
-def _counts(query: str, pieces: Sequence[str]) -> tuple[npt.NDArray[np.int64], Rows]:
-    """[N, S] occurrences of the query's S stems in N pieces, and the words [N] of each piece.
+def _counts(
+    query: str,
+    pieces: Sequence[str],
+) -> tuple[Counts, Rows]:
+    """Occurrences [N, S] of the query's S stems in N pieces, and their lengths [N].
 
-    Function words count only in a query of nothing else.
+    Lengths are in words. Function words count only if the query has no other words.
     """
-    lexicon, wanted = Lexicon.from_texts(pieces), set(words(query))
-    # In one order, as sums of scores are to be the same in every process.
-    stems = sorted({*map(stem, wanted - STOP_WORDS or wanted)})
-    # One more column for all other words.
-    column_of = defaultdict(
-        lambda: len(stems), zip(stems, range(len(stems)), strict=True)
-    )
+    query_words = set(words(query))
+    content_words = query_words - STOP_WORDS
+    # Sorted: sums of scores must not depend on the process's hash seed.
+    stems = sorted(set(map(stem, content_words or query_words)))
+    column_of = {name: column for column, name in enumerate(stems)}
+    other_words = len(stems)  # One more column for all other words
+    lexicon = Lexicon.from_texts(pieces)
     columns = np.array(
-        [column_of[stem(word)] for word in lexicon.words], dtype=np.int64
+        [column_of.get(stem(word), other_words) for word in lexicon.words],
+        dtype=np.int64,
     )
-    counts = np.zeros((len(pieces), len(stems) + 1), dtype=np.int64)
-    np.add.at(counts, (lexicon.texts.owners, columns[lexicon.texts.values]), 1)
+    shape = (len(pieces), len(stems) + 1)
+    counts = np.zeros(shape, dtype=np.int64)
+    places = (lexicon.texts.owners, columns[lexicon.texts.values])
+    np.add.at(counts, places, 1)
     return counts[:, :-1], lexicon.texts.lengths

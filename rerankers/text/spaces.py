@@ -1,11 +1,12 @@
 """Spaces of word vectors in which every word has a vector.
 
-:func:`general` knows the pieces of all words, from the package ``wordllama``: 32,000 vectors
-distilled from the input embeddings of large language models (Miller 2024,
-https://github.com/dleemiller/WordLlama). A word's vector is the sum of its pieces' vectors.
-:class:`AdaptedSpace` is fitted to the posts of one collection; see :mod:`tweetrerank.pipeline.adapt`.
+:func:`general` is the space of the package ``wordllama``: 32,000 vectors of pieces of
+words, distilled from the input embeddings of large language models (Miller 2024,
+https://github.com/dleemiller/WordLlama). A word's vector is the sum of its pieces'
+vectors. :class:`AdaptedSpace` is fitted to the posts of one collection; see
+:mod:`tweetrerank.pipeline.adapt`.
 
-A text is the sum of its words' vectors.
+A text's vector is the sum of its words' vectors.
 """
 
 import hashlib
@@ -29,227 +30,315 @@ from tweetrerank.rerankers.text.ragged import Ragged, Rows, sums_of
 from tweetrerank.rerankers.text.vectors import WordVectors, reduced
 from tweetrerank.rerankers.text.words import words as cut_words
 
+Codes = npt.NDArray[np.int8]
 Vectors = npt.NDArray[np.float32]
+Arrays = dict[str, npt.NDArray[Any]]
 
-GENERAL, ADAPTED = "general", "adapted"  # Names of the two spaces
+# Names of the two spaces
+GENERAL = "general"
+ADAPTED = "adapted"
+
 SHORT = 1e-6  # Length up to which a vector counts as 0
-LETTERS = 1.5  # Letters for each piece of a known word: of Arabic or Chinese the pieces are letters
-BLOCK = 256  # Words cut into pieces together; the time of many grows faster than their number
 
-FORMAT, _SHA256 = "1", "sha256"
+LETTERS = 1.5
+"""Least number of letters per piece in a known word. In Arabic or Chinese each piece is
+a letter."""
+
+BLOCK = 256
+"""Words cut into pieces together. The tokenizer's time grows faster than their number.
+"""
+
+FORMAT = "1"
+_SHA256 = "sha256"
 
 
-class Known(NamedTuple):
-    """Vectors [V, E] of words, their lengths [V], and 1 for each that the space knows [V], else 0.
+class Embeddings(NamedTuple):
+    """Vectors of V words in a space.
 
-    The vector of an unknown word is made of the vectors of its letters, which tell its spelling.
+    The vector of an unknown word is made of its letters' vectors, so it describes the
+    spelling.
     """
 
-    vectors: Vectors
-    lengths: Vectors
-    is_known: Vectors
+    vectors: Vectors  # [V, E]
+    lengths: Vectors  # [V] Euclidean lengths
+    is_known: Vectors  # [V] 1 for a word that the space knows, else 0
+
+
+Compute = Callable[[Sequence[str]], tuple[Vectors, Vectors]]
+"""One or more words, V -> their vectors [V, E], and 1 or 0 for known or unknown [V]."""
 
 
 class WordSpace:
-    """Vectors of any words, of ``size`` E.
-
-    ``compute``: one or more words, V -> their vectors [V, E], and 1 for each known one [V], else 0.
-    """
+    """Vectors of any words, of ``size`` E."""
 
     def __init__(
-        self, size: int, compute: Callable[[Sequence[str]], tuple[Vectors, Vectors]]
+        self,
+        size: int,
+        compute: Compute,
     ) -> None:
-        self.size, self._compute = size, compute
+        self.size = size
+        self._compute = compute
 
     def vectors(self, words: Sequence[str]) -> Vectors:
-        """Vectors of V words: [V, E]."""
+        """Return the vectors of V words: [V, E]."""
         return self.take(words).vectors
 
-    def take(self, words: Sequence[str]) -> Known:
-        """Vectors of V words and their lengths."""
-        none = np.zeros((0, self.size), np.float32), np.zeros(0, np.float32)
-        vectors, is_known = self._compute(words) if words else none
-        return Known(
-            vectors, np.sqrt(np.einsum("ve,ve->v", vectors, vectors)), is_known
-        )
+    def take(self, words: Sequence[str]) -> Embeddings:
+        """Return the vectors of V words, with their lengths."""
+        if words:
+            vectors, is_known = self._compute(words)
+        else:
+            vectors = np.zeros((0, self.size), np.float32)
+            is_known = np.zeros(0, np.float32)
+        return Embeddings(vectors, _lengths(vectors), is_known)
 
 
 @lru_cache(maxsize=1)
 def general() -> WordSpace:
-    """The vectors of the package ``wordllama``: 256 numbers.
+    """Space of the package ``wordllama``, of 256 dimensions.
 
-    Raises RerankerError if it is missing, or its files are not those of a known version.
+    Raises RerankerError if the package is missing or of an unknown version.
     """
     from tokenizers import Tokenizer
 
-    # Its folder alone is of use: the package's own code may download other vectors.
+    # Only the package's files are used: its code may download other vectors.
     package = importlib.util.find_spec("wordllama")
     if package is None or not package.submodule_search_locations:
         raise RerankerError(
             "found no package wordllama, which has the word vectors; install it"
         )
     folder = Path(package.submodule_search_locations[0])
+    weights = folder / "weights" / "l2_supercat_256.safetensors"
+    settings = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"
     try:
-        (vectors,) = load_file(
-            folder / "weights" / "l2_supercat_256.safetensors"
-        ).values()
-        cut = Tokenizer.from_file(
-            str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json")
-        )
-    except Exception as error:  # The tokenizer's errors have no class of their own.
+        (vectors,) = load_file(weights).values()
+        tokenizer = Tokenizer.from_file(str(settings))
+    except Exception as error:  # The tokenizer's errors have no common class
         raise RerankerError(
-            f"{folder}: found no word vectors that can be read ({error}); install wordllama again"
+            f"{folder}: found no word vectors that can be read ({error}); "
+            "install wordllama again"
         ) from None
-    cut.no_padding()
-    cut.no_truncation()
-    begins = np.zeros(len(vectors), np.bool_)
-    begins[[number for piece, number in cut.get_vocab().items() if piece[0] == "▁"]] = (
-        True
-    )
+    return WordSpace(vectors.shape[1], _PieceSums(vectors, tokenizer))
 
-    def compute(words: Sequence[str]) -> tuple[Vectors, Vectors]:
-        blocks = [words[start : start + BLOCK] for start in range(0, len(words), BLOCK)]
-        vectors, pieces = map(np.concatenate, zip(*map(sums, blocks), strict=True))
-        is_known = (pieces <= 1) | (pieces * LETTERS <= np.array([*map(len, words)]))
-        return vectors, is_known.astype(np.float32)
 
-    def sums(words: Sequence[str]) -> tuple[Vectors, Rows]:
-        # Lone surrogates are no UTF-8.
-        clean = [
-            w if w.isascii() else w.encode(errors="replace").decode() for w in words
-        ]
+class _PieceSums:
+    """Computation of word vectors as sums of the vectors of pieces."""
+
+    def __init__(
+        self,
+        vectors: npt.NDArray[np.float16],
+        tokenizer: Any,
+    ) -> None:
+        self._vectors = vectors  # In half precision; only those in use are widened
+        # The model alone takes two thirds of the tokenizer's time. It ignores special
+        # tokens.
+        self._model = tokenizer.model
+        self._begins_word = np.zeros(len(vectors), np.bool_)
+        for piece, number in tokenizer.get_vocab().items():
+            if piece[0] == "▁":
+                self._begins_word[number] = True
+
+    def __call__(
+        self,
+        words: Sequence[str],
+    ) -> tuple[Vectors, Vectors]:
+        sums = []
+        counts = []
+        for start in range(0, len(words), BLOCK):
+            block = words[start : start + BLOCK]
+            block_sums, block_counts = self._sums(block)
+            sums.append(block_sums)
+            counts.append(block_counts)
+        pieces = np.concatenate(counts)  # [V]
+        letters = np.array([len(word) for word in words])
+        is_known = (pieces <= 1) | (pieces * LETTERS <= letters)
+        return np.concatenate(sums), is_known.astype(np.float32)
+
+    def _sums(
+        self,
+        words: Sequence[str],
+    ) -> tuple[Vectors, Rows]:
+        """Vectors [V, E] of words, and their numbers of pieces [V]."""
+        clean = [_without_surrogates(word) for word in words]
         text = " ".join(clean)
-        # Half the time of a list, where each word begins with a piece that begins with a space.
-        is_one = text.split() == clean and "▁" not in text
-        # The tokenizer's model alone takes two thirds of the time; it looks for no special tokens.
-        spaced = [
-            f"▁{each.replace(' ', '▁')}" for each in ([text] if is_one else clean)
-        ]
-        lists = [[piece.id for piece in cut.model.tokenize(each)] for each in spaced]
-        ids = np.fromiter(chain.from_iterable(lists), np.int64)
-        lengths = np.fromiter(map(len, lists), np.int64)
-        starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
-        pieces = Ragged(np.arange(len(ids)), np.append(starts, len(ids)))
-        # Half precision in the file and in memory; only these are widened.
-        return sums_of(pieces, vectors[ids].astype(np.float32)), pieces.lengths
+        # One text takes half the time of a list. Its words can be separated if each
+        # word begins with a piece that begins with a space.
+        is_separable = text.split() == clean and "▁" not in text
+        if is_separable:
+            ids = np.array(self._cut(text), np.int64)
+            starts = np.flatnonzero(self._begins_word[ids])
+        else:
+            pieces_of_words = [self._cut(word) for word in clean]
+            ids = np.fromiter(chain.from_iterable(pieces_of_words), np.int64)
+            lengths = np.fromiter(map(len, pieces_of_words), np.int64)
+            starts = np.cumsum(lengths) - lengths
+        borders = np.append(starts, len(ids))
+        pieces = Ragged(np.arange(len(ids)), borders)
+        vectors = self._vectors[ids].astype(np.float32)
+        return sums_of(pieces, vectors), pieces.lengths
 
-    return WordSpace(vectors.shape[1], compute)
+    def _cut(self, text: str) -> list[int]:
+        """Identifiers of the pieces of a text."""
+        spaced = f"▁{text.replace(' ', '▁')}"
+        return [piece.id for piece in self._model.tokenize(spaced)]
+
+
+def _without_surrogates(word: str) -> str:
+    """The word with ``?`` for lone surrogates, which UTF-8 cannot encode."""
+    if word.isascii():
+        return word
+    return word.encode(errors="replace").decode()
+
+
+def _lengths(vectors: Vectors) -> Vectors:
+    return np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Vectors [V, E] of length 1, or 0."""
-    lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
-    return (
-        vectors * np.where(lengths > SHORT, 1 / np.maximum(lengths, SHORT), 0)[:, None]
-    )
+    """Scale vectors [V, E] to length 1; vectors of length 0 stay 0."""
+    lengths = _lengths(vectors)
+    reciprocals = 1 / np.maximum(lengths, SHORT)
+    factors = np.where(lengths > SHORT, reciprocals, 0)
+    return vectors * factors[:, None]
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
-    """[T, E] sum of the general vectors of each text's words, of length 1, or 0."""
+    """Sum the general vectors of each text's words: [T, E], of length 1 or 0."""
     lexicon = Lexicon.from_texts(texts)
-    return unit(sums_of(lexicon.texts, general().vectors(lexicon.words)))
+    vectors = general().vectors(lexicon.words)
+    return unit(sums_of(lexicon.texts, vectors))
 
 
 def general_vectors(
-    texts: Iterable[str], common: int = 20_000, size: int = 100
+    texts: Iterable[str],
+    common: int = 20_000,
+    size: int = 100,
 ) -> WordVectors:
-    """General vectors of the words of texts, after those of the most common English words.
+    """General vectors for a training, in place of a file of word vectors.
 
-    They take the place of a file of word vectors in a training, in ``size`` dimensions.
+    They are those of the ``common`` most frequent English words, then of the words of
+    the texts, in ``size`` dimensions. Both parts begin with the most frequent words, as
+    a file does.
     """
     from wordfreq import top_n_list
 
-    counts = Counter(word for text in texts for word in set(cut_words(text)))
-    # Words of our own splitting only, most common first as in a file.
-    first = dict.fromkeys(
-        w for word in top_n_list("en", common) for w in cut_words(word)
-    )
-    known = list(dict.fromkeys([*first, *(word for word, _ in counts.most_common())]))
-    return reduced(WordVectors(known, general().vectors(known)), size)
+    listed: dict[str, None] = {}  # In order; words of wordfreq may have several of ours
+    for word in top_n_list("en", common):
+        listed.update(dict.fromkeys(cut_words(word)))
+    counts = Counter[str]()  # Texts with each word
+    for text in texts:
+        counts.update(set(cut_words(text)))
+    listed.update((word, None) for word, _ in counts.most_common())
+    words = list(listed)
+    return reduced(WordVectors(words, general().vectors(words)), size)
 
 
 class AdaptedSpace(WordSpace):
     """Word vectors fitted to the posts of a collection.
 
-    The vector of one of the W ``words`` of the posts is its general vector, mapped by ``linear``
-    [256, E], and what the posts add to it, ``codes`` [W, E] · ``scales`` [W]: ``general(w) · linear
-    + codes[w] · scales[w]``; only the first part for a word that they lack.
+    The vector of word w is ``general(w) · linear + codes[w] · scales[w]``: its general
+    vector, mapped, plus what the posts add to it. Words that the posts lack have the
+    first part only.
+
+    Args:
+        words: W words of the posts.
+        codes: [W, E].
+        scales: [W].
+        linear: [256, E].
     """
 
     def __init__(
         self,
         words: Sequence[str],
-        codes: npt.NDArray[np.int8],
+        codes: Codes,
         scales: Vectors,
         linear: Vectors,
     ) -> None:
-        self.words, self.codes, self.scales, self.linear = (
-            list(words),
-            codes,
-            scales,
-            linear,
-        )
-        self._number = {word: row for row, word in enumerate(self.words)}
+        self.words = list(words)
+        self.codes = codes
+        self.scales = scales
+        self.linear = linear
+        self._row_of = {word: row for row, word in enumerate(self.words)}
         super().__init__(linear.shape[1], self._vectors_of)
 
     def knows(self, word: str) -> bool:
         """Whether the posts had this word."""
-        return word in self._number
+        return word in self._row_of
 
-    def _vectors_of(self, words: Sequence[str]) -> tuple[Vectors, Vectors]:
-        found = general().take(words)
-        vectors, is_known = found.vectors @ self.linear, found.is_known.copy()
-        numbers = np.fromiter(
-            (self._number.get(word, -1) for word in words), np.int64, len(words)
+    def _vectors_of(
+        self,
+        words: Sequence[str],
+    ) -> tuple[Vectors, Vectors]:
+        embeddings = general().take(words)
+        vectors = embeddings.vectors @ self.linear
+        is_known = embeddings.is_known.copy()
+        rows = np.array(
+            [self._row_of.get(word, -1) for word in words],
+            np.int64,
         )
-        known = np.flatnonzero(numbers >= 0)
-        rows = numbers[known]
-        vectors[known] += self.codes[rows] * self.scales[rows, None]
-        is_known[known] = 1
+        places = np.flatnonzero(rows >= 0)
+        rows = rows[places]
+        vectors[places] += self.codes[rows] * self.scales[rows, None]
+        is_known[places] = 1
         return vectors, is_known
 
     def content(self, description: Mapping[str, str]) -> bytes:
-        """The content of a safetensors file, with a description in its header."""
-        spelled = np.frombuffer(
-            "\n".join(self.words).encode(errors="replace"), dtype=np.uint8
-        )
-        arrays: dict[str, npt.NDArray[Any]] = {"words": spelled, "codes": self.codes}
-        arrays |= {"scales": self.scales, "linear": self.linear}
-        made = {"format": FORMAT, **description}
-        return save(arrays, {**made, _SHA256: _digest(arrays, made)})
+        """Return the content of a safetensors file; the description is its header."""
+        spelled = "\n".join(self.words).encode(errors="replace")
+        arrays: Arrays = {
+            "words": np.frombuffer(spelled, dtype=np.uint8),
+            "codes": self.codes,
+            "scales": self.scales,
+            "linear": self.linear,
+        }
+        header = {"format": FORMAT} | dict(description)
+        digest = _digest(arrays, header)
+        return save(arrays, header | {_SHA256: digest})
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of :meth:`content`; RerankerError if it is missing, damaged or of another
-        format."""
+        """Read a file of :meth:`content`.
+
+        Raises RerankerError if it is missing, damaged or of another format.
+        """
         try:
-            arrays, made = load_file(path), description_of(path)
-            if (expected := made.pop(_SHA256, None)) is None:
-                warn(
-                    f"{path}: made by an earlier version, and unchecked; run pipeline.adapt again"
-                )
-            elif expected != _digest(arrays, made):
-                raise ValueError("another SHA-256 than at writing")
-            spelled = arrays.pop("words").tobytes().decode()
-            words = spelled.split("\n") if spelled else []
-            space = cls(words, **arrays)
-            shapes = (space.codes.shape, space.scales.shape, space.linear.shape)
-            wanted = (
-                (len(words), space.size),
-                (len(words),),
-                (general().size, space.size),
-            )
-            if shapes != wanted or made.get("format") != FORMAT:
-                raise ValueError(
-                    f"arrays of {shapes}, expected {wanted} and format {FORMAT}"
-                )
+            return cls._load(path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise _unreadable(path, error) from None
+
+    @classmethod
+    def _load(cls, path: Path) -> Self:
+        arrays = load_file(path)
+        header = description_of(path)
+        digest = header.pop(_SHA256, None)
+        if digest is None:
+            warn(
+                f"{path}: made by an earlier version, and unchecked; "
+                "run pipeline.adapt again"
+            )
+        elif digest != _digest(arrays, header):
+            raise ValueError("another SHA-256 than at writing")
+        spelled = arrays.pop("words").tobytes().decode()
+        words = spelled.split("\n") if spelled else []
+        space = cls(words, **arrays)
+        shapes = (space.codes.shape, space.scales.shape, space.linear.shape)
+        expected = (
+            (len(words), space.size),
+            (len(words),),
+            (general().size, space.size),
+        )
+        if shapes != expected or header.get("format") != FORMAT:
+            raise ValueError(
+                f"arrays of {shapes}, expected {expected} and format {FORMAT}"
+            )
         return space
 
 
 def description_of(path: Path) -> dict[str, str]:
-    """The description in the header of an adapted space's file; raises as its ``load``."""
+    """Read the description in the header of an adapted space's file.
+
+    Raises RerankerError if the file cannot be read.
+    """
     try:
         with safe_open(path, "numpy") as content:
             return dict(content.metadata() or {})
@@ -263,19 +352,20 @@ def _unreadable(path: Path, error: Exception) -> RerankerError:
     )
 
 
-def _digest(
-    arrays: Mapping[str, npt.NDArray[Any]], description: Mapping[str, str]
-) -> str:
+def _digest(arrays: Arrays, description: Mapping[str, str]) -> str:
     """SHA-256 of an adapted space's arrays and description."""
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    header = json.dumps(description, sort_keys=True)
+    digest = hashlib.sha256(header.encode())
     for name, array in sorted(arrays.items()):
         digest.update(name.encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
 
 
-def quantized(vectors: Vectors) -> tuple[npt.NDArray[np.int8], Vectors]:
-    """Vectors [V, E] in eight bits: codes [V, E] and scales [V]."""
-    scales = np.abs(vectors).max(axis=1, initial=0.0) / 127
-    codes = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
+def quantized(vectors: Vectors) -> tuple[Codes, Vectors]:
+    """Round vectors [V, E] to eight bits: codes [V, E] and scales [V]."""
+    largest = np.abs(vectors).max(axis=1, initial=0.0)
+    scales = largest / 127
+    divisors = np.where(scales > 0, scales, 1)
+    codes = np.rint(vectors / divisors[:, None])
     return codes.astype(np.int8), scales.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Words and letters of a text as models read them, traced to the original characters."""
+"""Words and letters of a text as models read them, with their original characters."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,82 +9,104 @@ from urllib.parse import unquote
 import regex
 
 from tweetrerank.rerankers.text import words as reading
-from tweetrerank.rerankers.text.words import composition
+from tweetrerank.rerankers.text.spellings import SPELLINGS, composition
 
 Span = tuple[int, int]  # Start and end of characters in a text
 
 _AROUND = re.compile(r"^\s+|\s+$")
 _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_REST = re.compile(r"/*(?:[?#].*)?\Z", re.DOTALL)  # Of a URL: query and fragment
+_QUERY_AND_FRAGMENT = re.compile(r"/*(?:[?#].*)?\Z", re.DOTALL)
 _BLANKS = re.compile(f"[_{reading.END}]")
 _APOSTROPHE = re.compile("’")
 _CHARACTER = regex.compile(r"\X")  # With its marks
-_PART = regex.compile(r"[\w\p{M}]+|[^\w\p{M}]+")  # A word, or what is between words
+_PART = regex.compile(r"[\w\p{M}]+|[^\w\p{M}]+")  # A word, or the text between words
 
 
 class Word(NamedTuple):
     """A word as models read it."""
 
-    text: str  # Lower case, without accents; see :func:`tweetrerank.rerankers.text.words.words`
-    spans: tuple[
-        Span, ...
-    ]  # Original characters that each of its characters comes from
+    text: str  # Normalised; see :func:`tweetrerank.rerankers.text.words.words`
+    spans: tuple[Span, ...]  # Original characters of each character of ``text``
 
     @property
     def place(self) -> Span:
-        """From its first character to its last."""
-        return self.spans[0][0], self.spans[-1][1]
+        """Span from the first character to the last."""
+        first_start, _ = self.spans[0]
+        _, last_end = self.spans[-1]
+        return first_start, last_end
 
 
-def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
-    """Span at the centre of each trigram of ``#letters#``, given the span of each letter.
+def trigram_spans(
+    spans: Sequence[Span],
+    letters: str,
+) -> list[Span]:
+    """Return the span at the centre of each trigram of ``#letters#``.
 
-    A letter has as many trigrams as bytes in UTF-8.
+    ``spans``: of each letter. A letter has as many trigrams as bytes in UTF-8.
     """
-    return _repeated(
-        spans, (len(letter.encode(errors="replace")) for letter in letters)
-    )
+    sizes = (len(letter.encode(errors="replace")) for letter in letters)
+    return _repeated(spans, sizes)
 
 
-def _repeated(spans: Iterable[Span], times: Iterable[int]) -> list[Span]:
-    return [
-        span for span, count in zip(spans, times, strict=True) for _ in range(count)
-    ]
+def _repeated(
+    spans: Iterable[Span],
+    counts: Iterable[int],
+) -> list[Span]:
+    repeated: list[Span] = []
+    for span, count in zip(spans, counts, strict=True):
+        repeated.extend([span] * count)
+    return repeated
 
 
 def find_words(text: str) -> list[Word]:
-    """The words of :func:`tweetrerank.rerankers.text.words.words`, with their original characters."""
+    """Trace the words of :func:`tweetrerank.rerankers.text.words.words`."""
     traced = _Traced.of(text[: reading.MAX_CHARACTERS])
-    traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
+    traced = traced.sub(reading.BRACKETS, " ")
+    traced = traced.sub(reading.MENTION_OR_LINK, " ")
+    traced = traced.lower()
     if not traced.text.isascii():
         traced = traced.fold()
-    traced = (
-        traced.sub(_BLANKS, " ").sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
-    )
-    traced = traced.sub(reading.ELONGATION, r"\1\1").sub(_APOSTROPHE, "'")
-    return [
-        Word(token.group()[start:end], tuple(traced.spans[token.start() :][start:end]))
-        for token in reading.TOKEN.finditer(traced.text)
-        for start, end in reading.places_in(token.group())
-    ]
+    traced = traced.sub(_BLANKS, " ")
+    traced = traced.sub(reading.CLITIC, " ")
+    traced = traced.sub(reading.NEGATION, " n")
+    traced = traced.sub(reading.ELONGATION, r"\1\1")
+    traced = traced.sub(_APOSTROPHE, "'")
+    words = []
+    for token in reading.TOKEN.finditer(traced.text):
+        letters = token.group()
+        letter_spans = traced.spans[token.start() : token.end()]
+        for start, end in reading.places_in(letters):
+            spans = tuple(letter_spans[start:end])
+            words.append(Word(letters[start:end], spans))
+    return words
 
 
 def find_url(url: str) -> tuple[str, list[Span]]:
-    """The letters of :func:`tweetrerank.rerankers.text.words.url_text`, and their spans; none without a URL."""
-    traced = _Traced.of(url[: reading.MAX_CHARACTERS]).sub(_AROUND, "")
-    traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
-    return traced.sub(reading.SCHEME, "").sub(_REST, "")
+    """Trace the letters of :func:`tweetrerank.rerankers.text.words.url_text`.
+
+    Returns the letters and their spans; no letters without a URL.
+    """
+    traced = _Traced.of(url[: reading.MAX_CHARACTERS])
+    traced = traced.sub(_AROUND, "")
+    traced = traced.sub(
+        _PERCENT,
+        lambda match: unquote(match.group()),
+    )
+    traced = traced.lower()
+    traced = traced.sub(reading.SCHEME, "")
+    return traced.sub(_QUERY_AND_FRAGMENT, "")
 
 
 class _Traced(NamedTuple):
-    """A text during normalisation, with the original span of each of its characters."""
+    """A text during normalisation, with the original span of each character."""
 
     text: str
     spans: list[Span]
 
     @classmethod
     def of(cls, text: str) -> Self:
-        return cls(text, [(place, place + 1) for place in range(len(text))])
+        spans = [(place, place + 1) for place in range(len(text))]
+        return cls(text, spans)
 
     def sub(
         self,
@@ -92,56 +114,85 @@ class _Traced(NamedTuple):
         replacement: str | Callable[[re.Match[str]], str],
     ) -> "_Traced":
         """``pattern.sub(replacement, text)``."""
-        parts, spans, done = [], [], 0
+        texts: list[str] = []
+        spans: list[Span] = []
+        copied = 0  # Characters of the old text
         for match in pattern.finditer(self.text):
             start, end = match.span()
-            new = (
-                match.expand(replacement)
-                if isinstance(replacement, str)
-                else replacement(match)
-            )
-            parts += [self.text[done:start], new]
-            spans += self.spans[done:start] + self._replaced(start, end, len(new))
-            done = end
-        return _Traced("".join([*parts, self.text[done:]]), spans + self.spans[done:])
+            if isinstance(replacement, str):
+                new_text = match.expand(replacement)
+            else:
+                new_text = replacement(match)
+            texts += [self.text[copied:start], new_text]
+            spans += self.spans[copied:start]
+            spans += self._replaced(start, end, len(new_text))
+            copied = end
+        texts.append(self.text[copied:])
+        spans += self.spans[copied:]
+        return _Traced("".join(texts), spans)
 
-    def _replaced(self, start: int, end: int, length: int) -> list[Span]:
-        """Spans of ``length`` characters that replace those from ``start`` to ``end``."""
-        if not (old := self.spans[start:end]):  # An insertion has an empty span.
-            place = self.spans[start][0] if length else 0
+    def _replaced(
+        self,
+        start: int,
+        end: int,
+        length: int,
+    ) -> list[Span]:
+        """Spans of ``length`` characters that replace those from start to end."""
+        if not length:
+            return []
+        old_spans = self.spans[start:end]
+        if not old_spans:  # An insertion has an empty span.
+            place, _ = self.spans[start]
             return [(place, place)] * length
-        # One old character each; the last new one gets the remaining ones, at least the last.
-        new = [old[min(n, len(old) - 1)] for n in range(length)]
-        return [*new[:-1], (new[-1][0], old[-1][1])] if new else []
+        # Each new character gets one old character. The last new character gets all
+        # remaining old ones, at least the last.
+        last = len(old_spans) - 1
+        spans = [old_spans[min(number, last)] for number in range(length)]
+        last_start, _ = spans[-1]
+        _, old_end = old_spans[-1]
+        spans[-1] = (last_start, old_end)
+        return spans
 
     def lower(self) -> "_Traced":
-        # Neighbours may change a letter's lower case, but not its length.
-        spans = _repeated(self.spans, (len(letter.lower()) for letter in self.text))
-        return _Traced(self.text.lower(), spans)
+        # A letter's neighbours may change its lower case, but not the length of that.
+        lengths = (len(letter.lower()) for letter in self.text)
+        return _Traced(
+            self.text.lower(),
+            _repeated(self.spans, lengths),
+        )
 
     def fold(self) -> "_Traced":
-        """Plain letters without style and accents; a letter's span includes its accents."""
-        spans = _repeated(
-            self.spans, (len(normalize("NFKD", letter)) for letter in self.text)
-        )
+        """Letters without style and accents; a letter's span includes its accents."""
+        lengths = (len(normalize("NFKD", letter)) for letter in self.text)
+        spans = _repeated(self.spans, lengths)
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
-        for pattern, replacement in reading.SPELLINGS:
+        for pattern, replacement in SPELLINGS:
             traced = traced.sub(pattern, replacement)
-        text, kept = "", list[Span]()
-        for word in _PART.finditer(traced.text):
-            composed = composition(word.group())
-            for match in _CHARACTER.finditer(traced.text, *word.span()):
-                # Marks are composed with the letter before them, or dropped.
-                letters, of_letters = (
-                    composed(match.group()),
-                    traced.spans[slice(*match.span())],
-                )
+        return traced._composed()
+
+    def _composed(self) -> "_Traced":
+        """Letters and their marks as one character, or without the marks."""
+        text = ""
+        spans: list[Span] = []
+        for word in _PART.finditer(self.text):
+            compose = composition(word.group())
+            start, end = word.span()
+            for character in _CHARACTER.finditer(self.text, start, end):
+                letters = compose(character.group())
                 text += letters
                 if letters:
-                    ends = [end for _, end in of_letters]
-                    last = (
-                        of_letters[min(len(letters), len(of_letters)) - 1][0],
-                        max(ends),
-                    )
-                    kept += [*of_letters[: len(letters) - 1], last]
-        return _Traced(text, kept)
+                    old_spans = self.spans[character.start() : character.end()]
+                    spans += _spans_of_letters(old_spans, len(letters))
+        return _Traced(text, spans)
+
+
+def _spans_of_letters(
+    old_spans: Sequence[Span],
+    count: int,
+) -> list[Span]:
+    """Spans of ``count`` letters; the last letter gets the marks after it."""
+    end = max(span_end for _, span_end in old_spans)
+    last_start, _ = old_spans[min(count, len(old_spans)) - 1]
+    spans = list(old_spans[: count - 1])
+    spans.append((last_start, end))
+    return spans

@@ -1,7 +1,7 @@
 """Stems of words by Porter's algorithm (1980), with NLTK's extensions."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,57 +10,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+_STEP_2 = """
+tional enci anci izer bli alli entli eli ousli ization
+ation ator alism iveness fulness ousness aliti iviti biliti fulli logi
+"""
+_STEP_4 = """
+al ance ence er ic able ible ant ement ment ent
+ion ou ism ate iti ous ive ize
+"""
 _ENDINGS_OF_STEPS = {
     "_step1a": ("s",),
     "_step1b": ("ed", "ing"),
     "_step1c": ("y",),
-    "_step2": (
-        *(
-            "tional",
-            "enci",
-            "anci",
-            "izer",
-            "bli",
-            "alli",
-            "entli",
-            "eli",
-            "ousli",
-            "ization",
-        ),
-        *(
-            "ation",
-            "ator",
-            "alism",
-            "iveness",
-            "fulness",
-            "ousness",
-            "aliti",
-            "iviti",
-            "biliti",
-        ),
-        *("fulli", "logi"),
-    ),
+    "_step2": tuple(_STEP_2.split()),
     "_step3": ("icate", "ative", "alize", "iciti", "ical", "ful", "ness"),
-    "_step4": (
-        *(
-            "al",
-            "ance",
-            "ence",
-            "er",
-            "ic",
-            "able",
-            "ible",
-            "ant",
-            "ement",
-            "ment",
-            "ent",
-        ),
-        *("ion", "ou", "ism", "ate", "iti", "ous", "ive", "ize"),
-    ),
+    "_step4": tuple(_STEP_4.split()),
     "_step5a": ("e",),
     "_step5b": ("ll",),
 }
-"""Endings of the words that each step of NLTK's stemmer changes, its exceptions included."""
+"""Endings of the words that each step of NLTK's stemmer changes, with its exceptions.
+"""
 
 _ENDINGS = tuple(chain.from_iterable(_ENDINGS_OF_STEPS.values()))
 
@@ -68,36 +37,55 @@ _ENDINGS = tuple(chain.from_iterable(_ENDINGS_OF_STEPS.values()))
 def _porter() -> ModuleType:
     """NLTK's module of the stemmer, without the packages around it.
 
-    These import pandas, scikit-learn and SciPy: two seconds and 120 MiB. Empty ones take their
-    place meanwhile, so that a later import of NLTK is a whole one.
+    They import pandas, scikit-learn and SciPy: two seconds and 120 MiB. Empty packages
+    take their place during the import and are removed, so that NLTK can be imported
+    completely later.
     """
     if "nltk" in sys.modules:
         return import_module("nltk.stem.porter")
     spec = find_spec("nltk")
     assert spec and spec.submodule_search_locations
-    for name, folder in (("nltk", "."), ("nltk.stem", "stem")):
-        sys.modules[name] = package = ModuleType(name)
-        package.__path__ = [
-            str(Path(root, folder)) for root in spec.submodule_search_locations
-        ]
+    _put_empty_package("nltk", spec.submodule_search_locations)
+    stem_folders = [
+        str(Path(folder, "stem")) for folder in spec.submodule_search_locations
+    ]
+    _put_empty_package("nltk.stem", stem_folders)
     try:
         return import_module("nltk.stem.porter")
     finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "nltk"]:
-            del sys.modules[name]
+        for name in list(sys.modules):
+            if name.partition(".")[0] == "nltk":
+                del sys.modules[name]
+
+
+def _put_empty_package(name: str, folders: Sequence[str]) -> None:
+    package = ModuleType(name)
+    package.__path__ = list(folders)
+    sys.modules[name] = package
+
+
+Step = Callable[[str], str]
+
+
+def _only_for(endings: tuple[str, ...], step: Step) -> Step:
+    """The step, applied only to words with one of the endings."""
+
+    def guarded(word: str) -> str:
+        if word.endswith(endings):
+            return step(word)
+        return word
+
+    return guarded
 
 
 def _stemmer() -> Any:
-    """NLTK's stemmer, whose steps pass words with other endings unread: a third of the time."""
+    """NLTK's stemmer, with steps that skip the words they cannot change.
+
+    It takes a third of the time.
+    """
     stemmer = _porter().PorterStemmer()
-
-    def guarded(
-        step: Callable[[str], str], endings: tuple[str, ...]
-    ) -> Callable[[str], str]:
-        return lambda word: step(word) if word.endswith(endings) else word
-
     for name, endings in _ENDINGS_OF_STEPS.items():
-        setattr(stemmer, name, guarded(getattr(stemmer, name), endings))
+        setattr(stemmer, name, _only_for(endings, getattr(stemmer, name)))
     return stemmer
 
 
@@ -106,7 +94,9 @@ _STEMMER = _stemmer()
 
 @lru_cache(maxsize=200_000)
 def stem(word: str) -> str:
-    """The stem of a word: ``cuts`` -> ``cut``."""
-    small = word.lower()
+    """Return the stem of a word: ``cuts`` -> ``cut``."""
+    lower = word.lower()
     # Half of all words, mostly names and numbers, need no call of NLTK.
-    return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
+    if not lower.endswith(_ENDINGS):
+        return lower
+    return str(_STEMMER.stem(lower))

@@ -1,4 +1,4 @@
-"""Word vectors: word2vec's binary form, GloVe's text form and archive, and operations on them."""
+"""Word vectors: word2vec's binary form, GloVe's text form and archive, operations."""
 
 import gzip
 import zipfile
@@ -13,31 +13,24 @@ import numpy.typing as npt
 
 from tweetrerank.rerankers.reranker_error import RerankerError
 
+Matrix = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class WordVectors:
-    """``words``, most frequent first, and their vectors ``matrix`` [V, E]."""
+    """V words, most frequent first, and their vectors."""
 
     words: list[str]
-    matrix: npt.NDArray[np.float32]
+    matrix: Matrix  # [V, E]
 
 
 def read_vectors(path: Path) -> WordVectors:
-    """Read a word2vec file (``.bin`` in its name) or a GloVe text file, either also with ``.gz``.
+    """Read a word2vec file (``.bin`` in its name) or a GloVe text file.
 
-    Raises RerankerError for a file that is missing, cut short or of another form.
+    Either may be compressed (``.gz``). Raises RerankerError if the file is missing,
+    incomplete or of another form.
     """
-    try:
-        data = (
-            gzip.decompress(path.read_bytes())
-            if path.suffix == ".gz"
-            else path.read_bytes()
-        )
-    except (OSError, EOFError, zlib.error) as error:
-        raise RerankerError(
-            f"{path}: word vectors cannot be read ({error}); fetch them with "
-            "`tweetrerank fetch embeddings`, or name a GloVe or word2vec file"
-        ) from None
+    data = _read(path)
     parse = _parse_binary if ".bin" in path.suffixes else _parse_text
     try:
         vectors = parse(data)
@@ -45,41 +38,67 @@ def read_vectors(path: Path) -> WordVectors:
             raise ValueError("a number that is not finite")
     except (ValueError, IndexError) as error:
         raise RerankerError(
-            f"{path}: found no word vectors ({error}), expected word2vec's binary form in a .bin "
-            "file, or lines of a word and its numbers"
+            f"{path}: found no word vectors ({error}), expected word2vec's binary form "
+            "in a .bin file, or lines of a word and its numbers"
         ) from None
     return vectors
 
 
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RerankerError(
+            f"{path}: word vectors cannot be read ({error}); fetch them with "
+            "`tweetrerank fetch embeddings`, or name a GloVe or word2vec file"
+        ) from None
+    return data
+
+
 def _parse_binary(data: bytes) -> WordVectors:
-    """``V E\\n``, then for each word its name, a space and E little-endian floats."""
+    """Parse ``V E\\n``, then a name, a space and E little-endian floats per word."""
     position = data.index(b"\n") + 1
     count, size = map(int, data[:position].split())
     if size < 1 or not 0 <= count * size <= len(data) // 4:
         raise ValueError(
             f"{count} vectors of {size} numbers announced in {len(data)} bytes"
         )
-    words, matrix = [], np.empty((count, size), dtype=np.float32)
+    words = []
+    matrix = np.empty((count, size), dtype=np.float32)
     for row in range(count):
         end = data.index(b" ", position)
-        words.append(data[position:end].decode("utf-8", errors="replace").strip())
-        matrix[row] = np.frombuffer(data, dtype="<f4", count=size, offset=end + 1)
+        word = data[position:end].decode("utf-8", errors="replace")
+        words.append(word.strip())
+        matrix[row] = np.frombuffer(
+            data,
+            dtype="<f4",
+            count=size,
+            offset=end + 1,
+        )
         position = end + 1 + 4 * size
     return WordVectors(words, matrix)
 
 
 def _parse_text(data: bytes) -> WordVectors:
-    """Lines of a word and E numbers; word2vec's first line of two numbers is skipped."""
-    # Only \n ends a line: published files have words that hold other line separators.
-    text = data.decode("utf-8", errors="replace").removesuffix("\n")
+    """Parse lines of a word and E numbers; a first line of two numbers is skipped."""
+    # Only \n ends a line: words of published files contain other line separators.
+    text = data.decode("utf-8", errors="replace")
+    text = text.removesuffix("\n")
     lines = [line.rstrip(" \r") for line in text.split("\n")]
-    if len(lines[0].split()) == 2:
+    if len(lines[0].split()) == 2:  # Header, as in word2vec's text form
         lines = lines[1:]
     if not lines or not text:
         raise ValueError("an empty file")
-    if (size := len(lines[0].split(" ")) - 1) < 1:
+    size = len(lines[0].split(" ")) - 1
+    if size < 1:
         raise ValueError(f"a first line without numbers, {lines[0][:40]!r}")
-    words, matrix = [], np.empty((len(lines), size), dtype=np.float32)
+    words = []
+    matrix = np.empty(
+        (len(lines), size),
+        dtype=np.float32,
+    )
     for row, line in enumerate(lines):
         word, *numbers = line.rsplit(" ", size)
         if len(numbers) != size:
@@ -92,70 +111,87 @@ def _parse_text(data: bytes) -> WordVectors:
 
 
 def read_archive(
-    path: Path, size: int, choose: Callable[[Sequence[str]], Sequence[bool]]
+    path: Path,
+    size: int,
+    choose: Callable[[Sequence[str]], Sequence[bool]],
 ) -> WordVectors:
-    """Read chosen words of ``glove.6B.{size}d.txt`` in GloVe's zip archive, in its order.
+    """Read chosen words of GloVe's zip archive, in its order.
 
-    ``choose`` says which of the words, most frequent first, are kept. Raises RerankerError for an
-    archive that is damaged or has no vectors of this size.
+    Args:
+        path: the archive.
+        size: dimensions of the vectors.
+        choose: words, most frequent first -> whether to read each word.
+
+    Raises RerankerError if the archive is damaged or has no vectors of this size.
     """
     name = f"glove.6B.{size}d.txt"
     try:
         with zipfile.ZipFile(path) as archive:
             with archive.open(name) as lines:
                 words = [line.partition(b" ")[0].decode() for line in lines]
-            kept = choose(words)
-            matrix = np.empty((sum(kept), size), dtype=np.float32)
+            is_chosen = choose(words)
+            matrix = np.empty(
+                (sum(is_chosen), size),
+                dtype=np.float32,
+            )
             with archive.open(name) as lines:
-                for row, line in enumerate(compress(lines, kept)):
-                    matrix[row] = np.array(
-                        line.decode().split(" ")[1:], dtype=np.float32
-                    )
+                for row, line in enumerate(compress(lines, is_chosen)):
+                    numbers = line.decode().split(" ")[1:]
+                    matrix[row] = np.array(numbers, dtype=np.float32)
     except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError) as error:
         raise RerankerError(
-            f"{path}: found no {name} that can be read ({error}), expected GloVe's archive "
-            "glove.6B.zip with vectors of 50, 100, 200 and 300 numbers"
+            f"{path}: found no {name} that can be read ({error}), expected GloVe's "
+            "archive glove.6B.zip with vectors of 50, 100, 200 and 300 numbers"
         ) from None
-    return WordVectors(list(compress(words, kept)), matrix)
+    return WordVectors(list(compress(words, is_chosen)), matrix)
 
 
 WORD2VEC_LENGTH = 2.9
-"""Mean Euclidean length of common words' vectors in GoogleNews' word2vec, of 300 dimensions."""
+"""Mean Euclidean length of common words' vectors in GoogleNews' word2vec (300
+dimensions).
+"""
 
 OTHERS_LENGTH = 2.05
-"""The same for other vectors where word2vec's are expected: GloVe's unrelated words have larger dot
-products. Of lengths from 1.7 to 2.9, this has the best matches before any training (AP of MP-HCNN's
-maxima of words, three microblog years)."""
+"""Mean length of other vectors where word2vec's are expected.
+
+In GloVe unrelated words have larger dot products. This
+length has the best matches before any training, among lengths from 1.7 to 2.9 (AP of
+MP-HCNN's maxima of words, three microblog years).
+"""
 
 
-def of_word2vec_length(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Vectors [V, E], most frequent words first, in a length for a softmax over dot products.
+def of_word2vec_length(matrix: Matrix) -> Matrix:
+    """Scale vectors [V, E], most frequent words first, for a softmax over dot products.
 
-    There length is temperature. One factor gives the first 20,000 words a mean length of
-    :data:`OTHERS_LENGTH`; vectors within a quarter of :data:`WORD2VEC_LENGTH`, word2vec's own for
-    example, stay as they are. GloVe's 100 dimensions have a mean of 6.1.
+    In a softmax the length acts as a temperature. One factor gives the first 20,000
+    words a mean length of :data:`OTHERS_LENGTH`. Vectors within a quarter of
+    :data:`WORD2VEC_LENGTH` are returned as they are, for example those of word2vec.
+    GloVe's vectors of 100 dimensions have a mean length of 6.1.
     """
-    length = np.linalg.norm(matrix[:20_000], axis=1).mean() if len(matrix) else 0.0
+    if not len(matrix):
+        return matrix
+    lengths = np.linalg.norm(matrix[:20_000], axis=1)
+    length = lengths.mean()
     if not length or 0.8 <= WORD2VEC_LENGTH / length <= 1.25:
         return matrix
     return (matrix * (OTHERS_LENGTH / length)).astype(np.float32)
 
 
 def word2vec_bytes(vectors: WordVectors) -> bytes:
-    """Content of a file in word2vec's binary form."""
+    """Return the content of a file in word2vec's binary form."""
     count, size = vectors.matrix.shape
+    content = [f"{count} {size}\n".encode()]
     rows = vectors.matrix.astype("<f4")
-    return f"{count} {size}\n".encode() + b"".join(
-        word.encode() + b" " + row.tobytes() + b"\n"
-        for word, row in zip(vectors.words, rows, strict=True)
-    )
+    for word, row in zip(vectors.words, rows, strict=True):
+        content += [word.encode(), b" ", row.tobytes(), b"\n"]
+    return b"".join(content)
 
 
 def reduced(vectors: WordVectors, size: int) -> WordVectors:
-    """The vectors in ``size`` dimensions, with dot products as close to the old ones as possible.
+    """Project vectors to ``size`` dimensions, with dot products as close as possible.
 
-    The projection on the first right singular vectors of the matrix (Eckart & Young 1936). Raises
-    RerankerError if the vectors have fewer dimensions.
+    The projection is on the first right singular vectors of the matrix (Eckart & Young
+    1936). Raises RerankerError if the vectors have fewer dimensions.
     """
     matrix = vectors.matrix.astype(np.float64)
     if size > matrix.shape[1]:
@@ -163,6 +199,6 @@ def reduced(vectors: WordVectors, size: int) -> WordVectors:
             f"found vectors of {matrix.shape[1]} numbers, expected {size} or more"
         )
     _, axes = np.linalg.eigh(matrix.T @ matrix)  # By ascending singular value
-    return WordVectors(
-        vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32)
-    )
+    first_axes = axes[:, ::-1][:, :size]
+    projected = matrix @ first_axes
+    return WordVectors(vectors.words, projected.astype(np.float32))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,41 +26,57 @@ from tweetrerank.rerankers.text.words import (
     words,
 )
 
-FORMAT = 1  # Of :meth:`Vocabulary.content`
+FORMAT = 1  # Version of :meth:`Vocabulary.content`
+
 UNKNOWN_BUCKETS = 2**15
-"""Identifiers shared by all unknown words, chosen by hash: two given words collide once in 33,000
-times."""
+"""Identifiers shared by all unknown words, chosen by hash.
+
+Two different words collide once in 33,000 times.
+"""
 
 BLOCK = 4096  # Texts whose words are counted together
-PRIOR_POSTS = 1000.0
-"""Posts that the frequencies of general usage count for beside a collection's own."""
 
-RAREST = 1e-7  # Share of all words below which words of other languages than English are unknown
+PRIOR_POSTS = 1000.0
+"""Weight of general usage, as a number of posts added to those of a collection."""
+
+RAREST = 1e-7
+"""Share of all words below which a word is unknown, in languages other than English."""
+
+Floats = npt.NDArray[np.float32]
 
 _DIGIT = re.compile(r"\d")
 
 
 class Vocabulary:
-    """Word -> identifier: 0 for padding, 1 … V for ``known`` words, then buckets of unknown words.
+    """Identifiers of words: 0 for padding, 1 … V for known words, then hash buckets.
 
-    ``vectors`` [V, E] are those of the known words; ``buckets`` is a number of identifiers.
+    Args:
+        known: V words.
+        vectors: [V, E] of the known words.
+        buckets: number of identifiers that unknown words share.
     """
 
     def __init__(
         self,
         known: Sequence[str],
-        vectors: npt.NDArray[np.float32],
+        vectors: Floats,
         buckets: int = UNKNOWN_BUCKETS,
     ) -> None:
-        self.known, self.vectors, self.buckets = list(known), vectors, buckets
+        self.known = list(known)
+        self.vectors = vectors
+        self.buckets = buckets
         self._ids = {word: row for row, word in enumerate(self.known, start=1)}
 
     def ids(self, tokens: Sequence[str]) -> list[int]:
-        """Identifiers of words, the same for an unknown word in every vocabulary of this size."""
-        ids, first = self._ids, len(self.known) + 1
+        """Return the identifiers of words.
+
+        An unknown word has the same bucket in every vocabulary with as many buckets.
+        """
+        ids = self._ids
+        start = len(self.known) + 1  # First bucket
+        count = self.buckets
         return [
-            ids.get(token)
-            or first + zlib.crc32(token.encode(errors="replace")) % self.buckets
+            ids.get(token) or start + zlib.crc32(token.encode(errors="replace")) % count
             for token in tokens
         ]
 
@@ -73,110 +89,132 @@ class Vocabulary:
         common: int = 20_000,
         tokens: str = "words",
     ) -> Self:
-        """Select words of pre-trained vectors: those in at least ``minimum_count`` of the texts.
+        """Select words of pre-trained vectors.
 
-        ``tokens`` are those of a :class:`tweetrerank.rerankers.text.words.Reading`. The ``common`` most
-        frequent words are selected anyway, for future queries and posts.
+        Args:
+            texts: of the training.
+            vectors: most frequent words first.
+            minimum_count: number of texts that must contain a word.
+            common: number of most frequent words that are selected in any case, for
+                future queries and posts.
+            tokens: the rule for words, a value of
+                :attr:`tweetrerank.rerankers.text.words.Reading.tokens`.
         """
         split = words if tokens == "words" else treebank_words
-        counts = Counter(word for text in texts for word in set(split(text)))
-        known = enumerate(vectors.words)
+        counts = Counter[str]()
+        for text in texts:
+            counts.update(set(split(text)))
         rows = [
-            row for row, word in known if row < common or counts[word] >= minimum_count
+            row
+            for row, word in enumerate(vectors.words)
+            if row < common or counts[word] >= minimum_count
         ]
-        return cls([vectors.words[row] for row in rows], vectors.matrix[rows])
+        known = [vectors.words[row] for row in rows]
+        return cls(known, vectors.matrix[rows])
 
     def content(self) -> bytes:
-        """The words as JSON, without the vectors, which are among the model's weights."""
-        content: dict[str, Any] = {"format": FORMAT, "buckets": self.buckets}
-        content |= {"vector_size": self.vectors.shape[1], "words": self.known}
+        """Return the words as JSON. The vectors are saved with the model's weights."""
+        content = {
+            "format": FORMAT,
+            "buckets": self.buckets,
+            "vector_size": self.vectors.shape[1],
+            "words": self.known,
+        }
         return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of :meth:`content`, with vectors of zeros for the model to fill.
+        """Read a file of :meth:`content`; the vectors are zeros for the model to fill.
 
-        Raises RerankerError for a file that is missing, cut short or of another format.
+        Raises RerankerError if the file is missing, incomplete or of another format.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known, size = (
-                [str(word) for word in content["words"]],
-                int(content["vector_size"]),
-            )
+            known = [str(word) for word in content["words"]]
+            size = int(content["vector_size"])
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']}, expected {FORMAT}")
-            return cls(
-                known, np.zeros((len(known), size), np.float32), int(content["buckets"])
-            )
+            vectors = np.zeros((len(known), size), np.float32)
+            return cls(known, vectors, int(content["buckets"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
-                f"{path}: found no readable vocabulary ({error}), expected the JSON file of a "
-                "training; train again or restore the file"
+                f"{path}: found no readable vocabulary ({error}), expected the JSON "
+                "file of a training; train again or restore the file"
             ) from None
 
 
 @dataclass(frozen=True)
 class Idf:
-    """Inverse document frequency, from 0 (a word of every post) to 1 (a word of no post).
+    """Inverse document frequency, from 0 (a word of every post) to 1 (of no post).
 
-    ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. The scale does not depend on the source,
-    so that a model trained with one source of frequencies can be used with another. The classical
-    form, ``ln N/n``, has no scale.
+    The value is ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. Its scale does
+    not depend on the source, so a model can be used with other frequencies than it was
+    trained with. The classical form ``ln N/n`` has no such scale.
     """
 
     share: Callable[[str], float]  # Word -> n/N, the share of posts with the word
     posts: float  # N
     source: str  # Name of the source, for reports
-    known: Callable[
-        [], Collection[str]
-    ]  # Words of the source, whose trigrams are counted
+    known: Callable[[], Collection[str]]  # Words of the source; trigrams are counted
 
     def weights(
-        self, tokens: Sequence[str], classical: bool = False
-    ) -> npt.NDArray[np.float32]:
-        """IDF of each word: [L]."""
-        scale, shares = math.log1p(self.posts), [self.share(token) for token in tokens]
-        # Many words have the same share, all unknown ones for example.
-        rarity = {s: 1 / max(s, 1 / self.posts) for s in set(shares)}
-        idf = {
-            share: math.log(times) if classical else math.log1p(times) / scale
-            for share, times in rarity.items()
-        }
-        return np.array([idf[share] for share in shares], dtype=np.float32)
-
-    def trigram_weights(
-        self, trigrams: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float32]:
-        """Classical IDF of character trigrams, for their identifiers [T]: [T]."""
-        rarest = 1 / self.posts
-        return -np.log(np.maximum(self._trigram_shares[trigrams], rarest)).astype(
-            np.float32
+        self,
+        tokens: Sequence[str],
+        classical: bool = False,
+    ) -> Floats:
+        """Return the IDF of each word: [L]."""
+        scale = math.log1p(self.posts)
+        shares = [self.share(token) for token in tokens]
+        idf = {}
+        # Many words have the same share, for example all unknown words.
+        for share in set(shares):
+            rarity = 1 / max(share, 1 / self.posts)
+            if classical:
+                idf[share] = math.log(rarity)
+            else:
+                idf[share] = math.log1p(rarity) / scale
+        return np.array(
+            [idf[share] for share in shares],
+            dtype=np.float32,
         )
+
+    def trigram_weights(self, trigrams: npt.NDArray[np.int32]) -> Floats:
+        """Return the classical IDF of character trigrams [T]: [T]."""
+        shares = np.maximum(self._trigram_shares[trigrams], 1 / self.posts)
+        return -np.log(shares).astype(np.float32)
 
     @cached_property
     def _trigram_shares(self) -> npt.NDArray[np.float64]:
         """Share of posts with each trigram, as if words occurred independently.
 
-        A space is a word's end or start, or both: one of so many neighbours in a post.
+        A space ends a word, begins one, or both. Each word of a post has one neighbour
+        on either side.
         """
         words = list(self.known())
-        trigrams, counts = character_trigrams(words), np.zeros(TRIGRAM_COUNT)
+        trigrams = character_trigrams(words)
         shares = np.array([self.share(word) for word in words])
-        np.add.at(counts, trigrams.values, np.repeat(shares, trigrams.lengths))
-        of_words = counts.reshape([TRIGRAM_CLASSES] * 3)
-        spaced = of_words.copy()
-        starting, ending = of_words[0].sum(axis=1), of_words[:, :, 0].sum(axis=0)
-        spaced[SPACE] += of_words[0]
-        spaced[:, :, SPACE] += of_words[:, :, 0]
-        spaced[:, SPACE] += np.outer(ending, starting) / max(starting.sum(), 1.0)
-        return -np.expm1(-spaced.ravel())
+        counts = np.zeros(TRIGRAM_COUNT)
+        trigram_shares = np.repeat(shares, trigrams.lengths)
+        np.add.at(counts, trigrams.values, trigram_shares)
+        in_words = counts.reshape([TRIGRAM_CLASSES] * 3)
+        starts = in_words[0]  # Trigrams ``#ab``
+        ends = in_words[:, :, 0]  # Trigrams ``ab#``
+        in_posts = in_words.copy()
+        in_posts[SPACE] += starts
+        in_posts[:, :, SPACE] += ends
+        first_letters = starts.sum(axis=1)
+        last_letters = ends.sum(axis=0)
+        across_words = np.outer(last_letters, first_letters)
+        words_per_post = max(first_letters.sum(), 1.0)
+        in_posts[:, SPACE] += across_words / words_per_post
+        return -np.expm1(-in_posts.ravel())
 
     @classmethod
     def from_wordfreq(cls, language: str = "en") -> Self:
         """General usage, Twitter included, from the package ``wordfreq`` (Speer 2022).
 
-        The share of posts is 15 times the word's share of all words, for 15 words a post.
+        The share of posts with a word is 15 times its share of all words: a post has 15
+        words.
         """
 
         def share(word: str) -> float:
@@ -189,51 +227,79 @@ class Idf:
 
             return wordfreq.get_frequency_dict(language, "best").keys()
 
-        return cls(share, 1e7, f"wordfreq:{language}", known)
+        return cls(
+            share,
+            1e7,
+            f"wordfreq:{language}",
+            known,
+        )
 
     @classmethod
     def from_document_frequencies(
-        cls, frequencies: Mapping[str, int], posts: int, source: str
+        cls,
+        frequencies: Mapping[str, int],
+        posts: int,
+        source: str,
     ) -> Self:
-        """Counts of one's own collection: word -> number of posts that hold it."""
-        share = lambda word: frequencies.get(word, 0) / posts  # noqa: E731
-        return cls(share, float(posts), source, frequencies.keys)
+        """Counts of a collection: word -> number of posts with the word."""
 
-    def smoothed(self, general: "Idf", source: str) -> Self:
-        """These counts as if the collection had :data:`PRIOR_POSTS` more posts, of ``general``
-        usage, whose scale is kept: Dirichlet's prior (Zhai & Lafferty, "A study of smoothing
-        methods for language models", 2004, section 4)."""
+        def share(word: str) -> float:
+            return frequencies.get(word, 0) / posts
+
+        return cls(
+            share,
+            float(posts),
+            source,
+            frequencies.keys,
+        )
+
+    def smoothed(
+        self,
+        general: "Idf",
+        source: str,
+    ) -> Self:
+        """Smooth these counts by general usage; the scale is that of ``general``.
+
+        The collection counts as if it had :data:`PRIOR_POSTS` more posts of general
+        usage: Dirichlet's prior (Zhai & Lafferty, "A study of smoothing methods for
+        language models", 2004, section 4).
+        """
         weight = self.posts / (self.posts + PRIOR_POSTS)
 
         def share(word: str) -> float:
             return weight * self.share(word) + (1 - weight) * general.share(word)
 
-        return replace(self, share=share, posts=general.posts, source=source)
+        return replace(
+            self,
+            share=share,
+            posts=general.posts,
+            source=source,
+        )
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file with N in its first line, then lines ``word<TAB>document frequency``.
+        """Read a file with N in line 1, then lines ``word<TAB>document frequency``.
 
         Raises RerankerError, with file and line, for a line of another form.
         """
         try:
-            first, *lines = path.read_text(encoding="utf-8").splitlines() or [
-                "an empty file"
-            ]
+            lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise RerankerError(
                 f"{path}: cannot be read as UTF-8 text ({error})"
             ) from None
+        first = lines[0] if lines else "an empty file"
         if not first.strip().isdecimal() or int(first) == 0:
             raise RerankerError(
                 f"{path}:1: found {first!r}, expected the number of posts"
             )
         frequencies: dict[str, int] = {}
-        for number, line in enumerate(lines, start=2):
+        for number, line in enumerate(lines[1:], start=2):
             word, _, count = line.partition("\t")
             if not word or not count.strip().isdecimal():
                 raise RerankerError(
-                    f"{path}:{number}: found {line!r}, expected word<TAB>document frequency"
+                    f"{path}:{number}: found {line!r}, "
+                    "expected word<TAB>document frequency"
                 )
             frequencies[word] = int(count)
         return cls.from_document_frequencies(frequencies, int(first), str(path))
@@ -242,48 +308,74 @@ class Idf:
 def document_frequencies(
     texts: Sequence[str], progress: Callable[[int], object]
 ) -> str:
-    """The content of a file for :meth:`Idf.read`; ``progress`` is given numbers of texts."""
+    """Count the texts with each word; return the content of a file for
+    :meth:`Idf.read`.
+
+    ``progress`` is called with the number of texts counted since its last call.
+    """
     counts = Counter[str]()
     for start in range(0, len(texts), BLOCK):
         lexicon = Lexicon.from_texts(texts[start : start + BLOCK])
-        rows, size = lexicon.texts, len(lexicon.words)
-        places = np.unique(rows.owners * size + rows.values)  # Each word of a text once
-        counts.update(lexicon.words[row] for row in (places % size).tolist())
+        rows = lexicon.texts
+        size = len(lexicon.words)
+        # One number for each word of each text; repeated words are dropped.
+        places = np.unique(rows.owners * size + rows.values)
+        for row in (places % size).tolist():
+            counts[lexicon.words[row]] += 1
         progress(len(rows))
-    return "".join(
-        [f"{len(texts)}\n", *(f"{word}\t{n}\n" for word, n in counts.most_common())]
-    )
+    lines = [f"{len(texts)}\n"]
+    for word, count in counts.most_common():
+        lines.append(f"{word}\t{count}\n")
+    return "".join(lines)
 
 
 @cache
 def word_frequencies(language: str) -> Callable[[str], float]:
-    """Word, as :func:`tweetrerank.rerankers.text.words.words` cuts it -> its share of all words.
+    """Return a function from a word to its share of all words.
 
-    For English a faster ``wordfreq.word_frequency``: a word of lower-case ASCII letters is looked
-    up as it is: frequency 0 if wordfreq's list does not have it, otherwise one frequency for all
-    words of the same level (bin) of the list. So wordfreq is called once per level instead of once
-    per word. The package is loaded with the first word.
+    Words are those of :func:`tweetrerank.rerankers.text.words.words`. The package
+    ``wordfreq`` is imported at the first call.
+    """
+    if language == "en":
+        return _english_frequencies()
+    frequencies = _frequencies_of_words(language)
+
+    def frequency(word: str) -> float:
+        listed = frequencies.get(word)
+        if listed:
+            return listed
+        if _DIGIT.search(word):
+            return _english_frequency(word)
+        return 0.0
+
+    return frequency
+
+
+def _english_frequency(word: str) -> float:
+    import wordfreq
+
+    return float(wordfreq.word_frequency(word, "en"))
+
+
+def _english_frequencies() -> Callable[[str], float]:
+    """``wordfreq.word_frequency`` for English, faster.
+
+    A word of lower-case ASCII letters is looked up as it is. Its frequency is 0 if
+    wordfreq's list lacks it. Otherwise it is that of all words of the same level (bin)
+    of the list, so wordfreq is called once per level instead of once per word.
     """
     import wordfreq
 
-    def with_digits(word: str) -> float:
-        return float(wordfreq.word_frequency(word, "en"))
-
-    if language != "en":
-        known = _frequencies_of_words(language)
-        return lambda word: (
-            known.get(word) or (with_digits(word) if _DIGIT.search(word) else 0.0)
-        )
-    frequencies: dict[float | None, float] = {None: 0.0}  # Of words without a level
+    frequencies: dict[float | None, float] = {None: 0.0}  # None: words without a level
     # With both arguments this is wordfreq's own cached list.
-    level_of = wordfreq.get_frequency_dict(language, "best").get
+    level_of = wordfreq.get_frequency_dict("en", "best").get
 
     def frequency(word: str) -> float:
         if not (word.isascii() and word.isalpha() and word.islower()):
-            return with_digits(word)
+            return _english_frequency(word)
         level = level_of(word)
         if level not in frequencies:
-            frequencies[level] = with_digits(word)
+            frequencies[level] = _english_frequency(word)
         return frequencies[level]
 
     return frequency
@@ -291,13 +383,21 @@ def word_frequencies(language: str) -> Callable[[str], float]:
 
 @cache
 def _frequencies_of_words(language: str) -> Mapping[str, float]:
-    """Frequencies of wordfreq's list by our words: without accents, pairs of unspaced scripts."""
+    """Frequencies of wordfreq's list by our words.
+
+    Our words have no accents; scripts without spaces are cut into pairs of characters.
+    """
     import wordfreq
 
-    best = wordfreq.get_frequency_dict(language, "best")
-    listed = {word: share for word, share in best.items() if share >= RAREST}
-    lexicon, shares = Lexicon.from_texts([*listed]), [*listed.values()]
-    texts, found = lexicon.texts, defaultdict[str, float](float)
-    for row, owner in zip(texts.values.tolist(), texts.owners.tolist(), strict=True):
-        found[lexicon.words[row]] += shares[owner]
-    return {**found}
+    listed: dict[str, float] = {}
+    for word, share in wordfreq.get_frequency_dict(language, "best").items():
+        if share >= RAREST:
+            listed[word] = share
+    lexicon = Lexicon.from_texts(list(listed))
+    shares = list(listed.values())
+    rows = lexicon.texts.values.tolist()
+    owners = lexicon.texts.owners.tolist()
+    frequencies = defaultdict[str, float](float)
+    for row, owner in zip(rows, owners, strict=True):
+        frequencies[lexicon.words[row]] += shares[owner]
+    return dict(frequencies)

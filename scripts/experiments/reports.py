@@ -24,7 +24,8 @@ from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import write_bytes
 from tweetrerank.indexes.posts import Post, read_posts
 from tweetrerank.pipeline.collections import named
-from tweetrerank.pipeline.collections.collection import Collection, default_vectors
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.folders import default_vectors
 from tweetrerank.pipeline.collections.topics import read_topics
 from tweetrerank.pipeline.collections.trec import (
     Place,

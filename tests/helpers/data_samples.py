@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 SUBJECTS = (
     "storm",
@@ -50,11 +51,38 @@ FILLER = (
 )
 
 TREC_PARTS = {"train": 8, "raw-dev": 4, "raw-test": 4}
-WIKI_PARTS = {"train": 8, "dev": 4, "test": 4}  # Part -> its number of questions
+WIKI_PARTS = {"train": 8, "dev": 4, "test": 4}
+"""Part -> its number of questions."""
 TRAIN_ALL = 12  # Questions of TrecQA's TRAIN-ALL
 ANSWERS = (5, 6, 7)  # Numbers of answers of a part's questions, in turn
 
-Row = tuple[str, str, str, int]  # id, question, answer, label
+YEARS = (2011, 2012, 2013, 2014)
+TOPIC = """\
+<top>
+<num> Number: MB{number:03d} </num>
+<query> {query} </query>
+<querytime> x </querytime>
+<querytweettime> 99999999 </querytweettime>
+</top>
+"""
+
+
+class Hit(NamedTuple):
+    """Post among a topic's candidates: a line of each parallel file."""
+
+    query: str
+    text: str
+    url: str
+    line: str  # Line of a run
+
+
+class Answer(NamedTuple):
+    """Answer to a question: a line of each parallel file."""
+
+    doc_id: str
+    question: str
+    text: str
+    label: int
 
 
 def write_microblog(
@@ -62,113 +90,130 @@ def write_microblog(
 ) -> Path:
     """Write four years of topics, candidates, judgments and runs, and word vectors."""
     rng = Random(seed)
-    for offset, year in enumerate((2011, 2012, 2013, 2014)):
-        _write_year(folder / "microblog", year, offset * topics + 1, topics, posts, rng)
-    _write_vectors(folder, [*SUBJECTS, *PLACES, *CHATTER], rng)
+    first = 1
+    for year in YEARS:
+        numbers = range(first, first + topics)
+        _write_year(folder / "microblog", year, numbers, posts, rng)
+        first += topics
+    _write_vectors(folder, SUBJECTS + PLACES + CHATTER, rng)
     return folder
 
 
 def _write_year(
-    folder: Path, year: int, first: int, topics: int, posts: int, rng: Random
+    folder: Path, year: int, numbers: range, posts: int, rng: Random
 ) -> None:
-    rows, judgments, descriptions = [], [], []
-    for number in range(topics):
-        query_id, query = (
-            str(first + number),
-            f"{SUBJECTS[number % 8]} {rng.choice(PLACES)}",
-        )
-        descriptions.append(
-            f"<top>\n<num> Number: MB{first + number:03d} </num>\n<query> {query} </query>\n"
-            f"<querytime> x </querytime>\n<querytweettime> 99999999 </querytweettime>\n</top>\n"
-        )
+    hits: list[Hit] = []
+    judgments: list[str] = []
+    descriptions: list[str] = []
+    for index, number in enumerate(numbers):
+        query = f"{SUBJECTS[index % 8]} {rng.choice(PLACES)}"
+        descriptions.append(TOPIC.format(number=number, query=query))
         for rank in range(1, posts + 1):
             relevant = rng.random() < 0.4
-            doc_id = str(10_000_000 + year * 1000 + number * 20 + rank)
-            words = rng.sample(CHATTER, 4)
-            words += (
-                query.split()
-                if relevant
-                else [rng.choice(query.split()), rng.choice(PLACES)]
-            )
-            rng.shuffle(words)
-            url = (
-                f"http://news.example.com/{query.replace(' ', '-')}" if relevant else ""
-            )
-            hit = f"{query_id} Q0 {doc_id} {rank} {10 - rank / 10:.4f} ql"
-            rows.append((query, " ".join(words), url, hit))
-            judgments.append(f"{query_id} 0 {doc_id} {int(relevant)}")
-    _write_columns(
-        folder / f"trec-{year}", ("a.toks", "b.toks", "url.txt", "id.txt"), rows
-    )
-    for name in (f"run.microblog{year}.RM3.txt", f"mphcnn_trec_{year}_pred.txt"):
-        _write_columns(folder / "runs", (name,), [row[3:] for row in rows])
+            doc_id = str(10_000_000 + year * 1000 + index * 20 + rank)
+            line = f"{number} Q0 {doc_id} {rank} {10 - rank / 10:.4f} ql"
+            hits.append(_hit(query, relevant, line, rng))
+            judgments.append(f"{number} 0 {doc_id} {int(relevant)}")
+    columns = ("a.toks", "b.toks", "url.txt", "id.txt")
+    _write_columns(folder / f"trec-{year}", columns, hits)
+    lines = [hit.line for hit in hits]
+    _write_lines(folder / "runs" / f"run.microblog{year}.RM3.txt", lines)
+    _write_lines(folder / "runs" / f"mphcnn_trec_{year}_pred.txt", lines)
     (folder / f"topics.microblog{year}.txt").write_text("\n".join(descriptions))
-    _write_columns(
-        folder, (f"qrels.microblog{year}.txt",), [(line,) for line in judgments]
-    )
+    _write_lines(folder / f"qrels.microblog{year}.txt", judgments)
+
+
+def _hit(query: str, relevant: bool, line: str, rng: Random) -> Hit:
+    """Return a post with the query's words if relevant, or else with one of them."""
+    words = rng.sample(CHATTER, 4)
+    url = ""
+    if relevant:
+        words += query.split()
+        url = f"http://news.example.com/{query.replace(' ', '-')}"
+    else:
+        words += [rng.choice(query.split()), rng.choice(PLACES)]
+    rng.shuffle(words)
+    return Hit(query, " ".join(words), url, line)
+
+
+def _write_lines(path: Path, lines: Sequence[object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def _write_columns(
     folder: Path, names: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, column in zip(names, zip(*rows, strict=True), strict=True):
-        (folder / name).write_text("".join(f"{value}\n" for value in column))
+    for index, name in enumerate(names):
+        _write_lines(folder / name, [row[index] for row in rows])
 
 
 def write_answers(folder: Path, seed: int = 1) -> Path:
-    """Write TrecQA, raw and clean, with both training parts, WikiQA, and word vectors. The last
-    question of each raw part has no relevant answer; the clean parts lack it."""
+    """Write TrecQA, raw and clean, with both training parts, WikiQA, and word vectors.
+
+    The last question of each raw part has no relevant answer; the clean parts lack it.
+    """
     rng = Random(seed)
+    trecqa = folder / "trecqa"
     for number, (part, count) in enumerate(TREC_PARTS.items(), start=1):
-        rows = _rows(f"{number}.{{}}", count, rng, hopeless=count)
-        write_part(folder / "trecqa" / part, rows)
+        answers = _answers(f"{number}.{{}}", count, rng, hopeless=count)
+        write_part(trecqa / part, answers)
         if part != "train":
-            clean = [row for row in rows if row[0] != f"{number}.{count}"]
-            write_part(folder / "trecqa" / part.replace("raw", "clean"), clean)
+            hopeless = f"{number}.{count}"
+            clean = [answer for answer in answers if answer.doc_id != hopeless]
+            write_part(trecqa / part.replace("raw", "clean"), clean)
     for number, (part, count) in enumerate(WIKI_PARTS.items(), start=1):
-        write_part(
-            folder / "wikiqa" / part, _rows(f"Q{number}{{0}}-D{{0}}-{{1}}", count, rng)
-        )
-    _write_vectors(folder, [*SUBJECTS, *PLACES, *FILLER, "where", "is"], rng)
-    write_part(folder / "trecqa" / "train-all", _rows("4.{}", TRAIN_ALL, rng))
+        answers = _answers(f"Q{number}{{0}}-D{{0}}-{{1}}", count, rng)
+        write_part(folder / "wikiqa" / part, answers)
+    words = SUBJECTS + PLACES + FILLER
+    words += ("where", "is")
+    _write_vectors(folder, words, rng)
+    write_part(trecqa / "train-all", _answers("4.{}", TRAIN_ALL, rng))
     return folder
 
 
-def _rows(answer_id: str, questions: int, rng: Random, hopeless: int = 0) -> list[Row]:
-    """Answers of ``questions``, ``hopeless`` without a right one. The numbers of question and
-    answer are put into ``answer_id``."""
-    rows = []
+def _answers(
+    answer_id: str, questions: int, rng: Random, hopeless: int = 0
+) -> list[Answer]:
+    """Return the answers of ``questions``, two right ones each.
+
+    Question ``hopeless`` has no right answer. ``answer_id`` is a pattern for the
+    numbers of question and answer.
+    """
+    answers = []
     for number in range(1, questions + 1):
-        subject, place = SUBJECTS[number % 8], rng.choice(PLACES)
+        subject = SUBJECTS[number % 8]
+        place = rng.choice(PLACES)
         count = ANSWERS[number % len(ANSWERS)]
-        right = set() if number == hopeless else set(rng.sample(range(count), 2))
-        for n in range(count):
+        right: list[int] = []
+        if number != hopeless:
+            right = rng.sample(range(count), 2)
+        for index in range(count):
             words = rng.sample(FILLER, 4)
-            words += (
-                [subject, place]
-                if n in right
-                else [rng.choice([subject, place]), "year"]
-            )
+            if index in right:
+                words += [subject, place]
+            else:
+                words += [rng.choice([subject, place]), "year"]
             rng.shuffle(words)
-            question, answer = (
-                f"where is the {subject} {place} ?",
-                f"{' '.join(words)} .",
+            answers.append(
+                Answer(
+                    answer_id.format(number, index),
+                    f"where is the {subject} {place} ?",
+                    f"{' '.join(words)} .",
+                    int(index in right),
+                )
             )
-            rows.append(
-                (answer_id.format(number, n), question, answer, int(n in right))
-            )
-    return rows
+    return answers
 
 
-def write_part(folder: Path, rows: list[Row]) -> None:
-    _write_columns(folder, ("id.txt", "a.toks", "b.toks", "sim.txt"), rows)
+def write_part(folder: Path, answers: Sequence[Sequence[object]]) -> None:
+    """Write the parallel files of answers: id, question, text and label."""
+    _write_columns(folder, ("id.txt", "a.toks", "b.toks", "sim.txt"), answers)
 
 
-def _write_vectors(folder: Path, words: list[str], rng: Random) -> None:
+def _write_vectors(folder: Path, words: Sequence[str], rng: Random) -> None:
     lines = [f"{len(words)} 8"]
-    lines += [
-        f"{word} " + " ".join(f"{rng.gauss(0, 1):.3f}" for _ in range(8))
-        for word in words
-    ]
-    (folder / "vectors.txt").write_text("\n".join(lines) + "\n")
+    for word in words:
+        values = " ".join(f"{rng.gauss(0, 1):.3f}" for _ in range(8))
+        lines.append(f"{word} {values}")
+    _write_lines(folder / "vectors.txt", lines)

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.methods import Topic
 from tweetrerank.indexes.posts import Post
 
@@ -19,22 +22,26 @@ WORDS = _NAMES.split()
 
 def random_posts(count: int, seed: int = 0) -> list[Post]:
     """Posts of 1 to 20 words, common and rare ones, with ids of different lengths."""
-    drawn = random.Random(seed)
-    weights = [1 / (n + 1) for n in range(len(WORDS))]
-    ids = drawn.sample(range(5, 200 * count), count)
-    texts = (
-        " ".join(drawn.choices(WORDS, weights, k=drawn.randint(1, 20))) for _ in ids
-    )
-    return [Post(str(n), text) for n, text in zip(ids, texts, strict=True)]
+    generator = random.Random(seed)
+    weights = [1 / (rank + 1) for rank in range(len(WORDS))]
+    posts = []
+    for doc_id in generator.sample(range(5, 200 * count), count):
+        length = generator.randint(1, 20)
+        words = generator.choices(WORDS, weights, k=length)
+        posts.append(Post(str(doc_id), " ".join(words)))
+    return posts
 
 
 POSTS = [*random_posts(400), Post("1", ""), Post("2", "?! ...")]
+
 TOPICS = [
     *(
-        Topic(str(n), " ".join(WORDS[n : n + 3]), None, str(9000 * n))
-        for n in range(1, 10)
+        Topic(
+            str(number), " ".join(WORDS[number : number + 3]), None, f"{9000 * number}"
+        )
+        for number in range(1, 10)
     ),
-    *(Topic(f"all {n}", " ".join(WORDS[n:14:5])) for n in range(5)),
+    *(Topic(f"all {start}", " ".join(WORDS[start:14:5])) for start in range(5)),
     Topic("twice", "kilo kilo lima"),
     Topic("stop words", "the of and"),
     Topic("nothing", "?! zebra"),
@@ -44,8 +51,18 @@ TOPICS = [
 ]
 
 
+def refused(
+    message: str, kind: type[DataError] = DataError
+) -> pytest.RaisesExc[DataError]:
+    """Expect an error whose message matches this pattern."""
+    return pytest.raises(kind, match=message)
+
+
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
-    """Write rows as JSON, or lines as they are, in the compression of the name; or as Parquet."""
+    """Write rows as JSON, or lines as they are, in the form of the file's name.
+
+    It may be compressed by gzip, or Parquet.
+    """
     if path.suffix == ".parquet":
         from pyarrow import Table, parquet
 
@@ -53,12 +70,13 @@ def write_lines(path: Path, rows: Iterable[Any]) -> Path:
         return path
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    path.write_bytes(content)
     return path
 
 
 def table(name: str) -> list[Any]:
-    """Rows of a file beside this one."""
-    return [
-        *map(json.loads, (Path(__file__).parent / name).read_text("utf-8").splitlines())
-    ]
+    """Rows of a file of JSON lines in this folder."""
+    lines = (Path(__file__).parent / name).read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""Programs in a process of their own."""
+"""Programs and functions in separate processes."""
 
 import ctypes
 import os
@@ -18,16 +18,22 @@ Done = subprocess.CompletedProcess[str]
 def run_program(
     *command: object, cwd: Path = ROOT, code: Any = None, **environment: str
 ) -> Done:
-    """A program that has ended, with this exit code if given; to it Python means this one, with the
-    checkout's packages."""
+    """Run a program to its end, and check its exit code if ``code`` is given.
+
+    The name ``python`` means this Python, with the packages of the checkout.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    inherited = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-    words, env = [*map(str, command)], inherited | environment
-    done = subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=600
+    variables = {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    result = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=os.environ | variables | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
-    assert code in (None, done.returncode), done.stdout + done.stderr
-    return done
+    assert code in (None, result.returncode), result.stdout + result.stderr
+    return result
 
 
 def run_python(*words: object, **options: Any) -> Done:
@@ -35,27 +41,34 @@ def run_python(*words: object, **options: Any) -> Done:
 
 
 def started(*words: object, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[str]:
-    """A program that still runs, whose output and errors can be read."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*map(str, words)], cwd=cwd, text=True, **pipes, **options)
+    """Start a program, whose output and errors can be read while it runs."""
+    return subprocess.Popen(
+        list(map(str, words)),
+        cwd=cwd,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
 
 
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function in a new process, to which it and its arguments are sent."""
+    """Return the result of a picklable function in a new process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result(timeout=300)
 
 
 def end_with_parent() -> None:
-    """``preexec_fn`` of a process that must not outlive these tests, even if they are killed."""
+    """End a process when its parent ends, even by SIGKILL; for ``preexec_fn``."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process has started, and those that they have, the oldest first."""
-    started = [pid]
-    for parent in started:
+    """Return the processes below a process, the oldest first."""
+    processes = [pid]
+    for parent in processes:
         children = Path(f"/proc/{parent}/task/{parent}/children")
-        started += map(int, children.read_text().split()) if children.exists() else []
-    return started[1:]
+        if children.exists():
+            processes += map(int, children.read_text().split())
+    return processes[1:]

@@ -14,6 +14,7 @@ from starlette.routing import request_response
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, listening, models
 from tweetrerank.pipeline.ranking.interpolation import interpolate
+from tweetrerank.rerankers.reranker import Reranker
 
 VENDOR = "application/vnd.elasticsearch+json;compatible-with=9"
 KEYS = {
@@ -204,7 +205,11 @@ def mixture(
     """Id -> score of the engine's hits, the best first, mixed by the model's weight or this one."""
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
     neural = dict(
-        zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True)
+        zip(
+            posts,
+            map(float, Reranker(models().default.checkpoint).predict(pairs)),
+            strict=True,
+        )
     )
     lexical = {hit["_id"]: hit["_score"] for hit in hits}
     weight = models().default.weight if weight is None else weight

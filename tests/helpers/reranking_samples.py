@@ -25,22 +25,27 @@ devices.set_threads(1)
 
 VECTOR_SIZE = 10
 
-# Fields that any model may have -> a value that makes it small.
 SMALL: dict[str, Any] = {
-    "word_filters": 6,
-    "trigram_filters": 6,
-    "filters": 6,
+    # Networks
+    "channel_share": 0.05,
     "deep_filters": 6,
-}
-SMALL |= {
-    "lstm_units": 6,
-    "local_filters": 5,
-    "sentence_size": 7,
+    "filters": 6,
     "hidden": 8,
+    "local_filters": 5,
+    "lstm_units": 6,
+    "sentence_size": 7,
+    "trigram_buckets": 2000,
+    "trigram_filters": 6,
     "trigram_size": 8,
+    "word_filters": 6,
+    # Trees
+    "learning_rate": 0.1,
+    "leaves": 4,
+    "minimum_leaf": 1,
+    "parts": 0,
+    "trees": 8,
 }
-SMALL |= {"channel_share": 0.05, "trigram_buckets": 2000}
-SMALL |= {"trees": 8, "parts": 0, "leaves": 4, "minimum_leaf": 1, "learning_rate": 0.1}
+"""Fields that any model may have -> a value that makes it small."""
 
 QUERIES = [
     "bbc world service cuts",
@@ -49,7 +54,6 @@ QUERIES = [
     "café in münchen",
 ]
 
-# (text, URL) of posts; the first three words of each query are spread over them.
 POSTS = [
     (
         "RT @bbc: World Service cuts 650 jobs #bbc",
@@ -67,6 +71,7 @@ POSTS = [
     ("water", ""),
     ("service with a smile at the world cafe", ""),
 ]
+"""(text, URL) of posts; the first three words of each query are spread over them."""
 
 AWKWARD = {
     "empty": "",
@@ -82,11 +87,13 @@ AWKWARD = {
     "lone surrogate": "water \ud83d shortages",
     "combining marks": "w" + "\u0301" * 2_000,
 }
+"""Kind of text that a program may misread -> an example."""
 
 
 def vocabulary() -> Vocabulary:
-    """A word in two of the posts has a random vector; the others are unknown."""
-    known = sorted({word for text, _ in POSTS for word in words(text)})[::2]
+    """Every second word of the posts has a random vector; the others are unknown."""
+    distinct = {word for text, _ in POSTS for word in words(text)}
+    known = sorted(distinct)[::2]
     vectors = np.random.default_rng(5).normal(size=(len(known), VECTOR_SIZE))
     return Vocabulary(known, vectors.astype(np.float32), buckets=64)
 
@@ -101,13 +108,15 @@ def encoder() -> TextEncoder:
         "service": 30,
         "bbc": 20,
     }
-    return TextEncoder(
-        vocabulary(), Idf.from_document_frequencies(frequencies, 1000, "made up")
-    )
+    idf = Idf.from_document_frequencies(frequencies, 1000, "made up")
+    return TextEncoder(vocabulary(), idf)
 
 
 def small_config(name: str, configuration: str, **changes: Any) -> Any:
-    """A named configuration with sizes for tests; changes of fields that it lacks are left out."""
+    """A named configuration with sizes for tests.
+
+    Changes of fields that it lacks are left out.
+    """
     config = registry.find(name).configurations[configuration]
     fields = {field.name for field in dataclasses.fields(config)}
     sizes = {key: value for key, value in (SMALL | changes).items() if key in fields}
@@ -115,83 +124,146 @@ def small_config(name: str, configuration: str, **changes: Any) -> Any:
 
 
 def small_model(
-    name: str, configuration: str, seed: int = 0, **changes: Any
+    name: str,
+    configuration: str,
+    seed: int = 0,
+    **changes: Any,
 ) -> Reranker:
     """A small network with random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    return registry.find(name)(
-        small_config(name, configuration, **changes), vocabulary()
-    ).eval()
+    config = small_config(name, configuration, **changes)
+    model = registry.find(name)(config, vocabulary())
+    return model.eval()
 
 
 def network(
-    model: Reranker, reader: Any = None, name: str = "mp_hcnn", **more: Any
+    model: Reranker,
+    reader: TextEncoder | None = None,
+    name: str = "mp_hcnn",
+    **more: Any,
 ) -> Network:
     reader = reader or encoder()
-    known = {"config": model.config, "idf": reader.idf, "vocabulary": reader.vocabulary}
-    return Network(name=name, model=model, **known, **more)
+    return Network(
+        name=name,
+        model=model,
+        config=model.config,
+        idf=reader.idf,
+        vocabulary=reader.vocabulary,
+        **more,
+    )
 
 
 def saved(folder: Path, name: str, configuration: str) -> Path:
-    """The folder of a small untrained network, which reads with real frequencies of words."""
+    """The folder of a small untrained network with real frequencies of words."""
     reader = TextEncoder(vocabulary(), checkpoint.idf_from("wordfreq"))
-    checkpoint.save(folder, network(small_model(name, configuration), reader, name))
+    model = small_model(name, configuration)
+    checkpoint.save(folder, network(model, reader, name))
     return folder
 
 
-def scores_of(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:
+def scores_of(
+    model: Reranker,
+    pairs: Pairs,
+    batch_size: int = 256,
+) -> np.ndarray:
     return network(model, batch_size=batch_size).score(pairs)
 
 
 def fitted(
-    name: str, config: Any, pairs: Pairs, relevant: np.ndarray, **more: Any
+    name: str,
+    config: Any,
+    pairs: Pairs,
+    relevant: np.ndarray,
+    **more: Any,
 ) -> Trees:
-    table = features.table(pairs, config.families.split(","), encoder().idf)
-    lists = grow(config, table.names, table.values, relevant, pairs.query_index, **more)
-    return registry.find(name)(name=name, config=config, idf=encoder().idf, lists=lists)
+    """Trees over features of pairs; ``more`` are arguments of :func:`grow`."""
+    families = config.families.split(",")
+    table = features.table(pairs, families, encoder().idf)
+    lists = grow(
+        config,
+        table.names,
+        table.values,
+        relevant,
+        pairs.query_index,
+        **more,
+    )
+    return registry.find(name)(
+        name=name,
+        config=config,
+        idf=encoder().idf,
+        lists=lists,
+    )
 
 
-def small(name: str, configuration: str, seed: int = 0, **changes: Any) -> Model:
+def small(
+    name: str,
+    configuration: str,
+    seed: int = 0,
+    **changes: Any,
+) -> Model:
     """A small model of any kind; trees are fitted to random labels of all pairs."""
     if name not in TREES:
-        return network(small_model(name, configuration, seed, **changes), name=name)
-    config, pairs = small_config(name, configuration, **changes), all_pairs()
+        model = small_model(
+            name,
+            configuration,
+            seed,
+            **changes,
+        )
+        return network(model, name=name)
+    config = small_config(name, configuration, **changes)
+    pairs = all_pairs()
+    relevant = np.random.default_rng(seed).random(len(pairs)) < 0.4
     return fitted(
-        name, config, pairs, np.random.default_rng(seed).random(len(pairs)) < 0.4
+        name,
+        config,
+        pairs,
+        relevant,
     )
 
 
 def every_model() -> list[tuple[str, str]]:
-    return [
-        (name, key)
-        for name in registry.names()
-        for key in registry.find(name).configurations
-    ]
+    """Name and configuration of every model."""
+    cases = []
+    for name in registry.names():
+        for configuration in registry.find(name).configurations:
+            cases.append((name, configuration))
+    return cases
 
 
 def all_pairs(
-    queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]] = POSTS
+    queries: Sequence[str] = QUERIES,
+    posts: Sequence[tuple[str, str]] = POSTS,
 ) -> Pairs:
     """Every query with every post, query by query."""
-    query_index, post_index = np.divmod(
-        np.arange(len(queries) * len(posts)), len(posts)
+    numbers = np.arange(len(queries) * len(posts))
+    query_index, post_index = np.divmod(numbers, len(posts))
+    texts = [text for text, _ in posts]
+    urls = [url for _, url in posts]
+    return Pairs(
+        list(queries),
+        texts,
+        urls,
+        query_index,
+        post_index,
     )
-    texts, urls = ([post[part] for post in posts] for part in (0, 1))
-    return Pairs(list(queries), texts, urls, query_index, post_index)
 
 
 def pairs_that_rm3_orders() -> tuple[Pairs, np.ndarray]:
-    """Pairs of 12 topics with 30 posts; is each relevant [P]: a topic's best ten by ``rm3``. The
-    signals ``first_stage`` and ``ql`` are noise. A third of the other posts have no ``rm3``."""
-    random = np.random.default_rng(4)
-    posts = [
-        (f"post {n} storm", f"http://x.org/{n}" if n % 3 else "") for n in range(30)
-    ]
+    """Pairs of 12 topics with 30 posts, and whether each is relevant [P].
+
+    A topic's best ten by ``rm3`` are relevant. The signals ``first_stage`` and ``ql``
+    are noise. A third of the other posts have no ``rm3``.
+    """
+    rng = np.random.default_rng(4)
+    posts = []
+    for number in range(30):
+        url = f"http://x.org/{number}" if number % 3 else ""
+        posts.append((f"post {number} storm", url))
     pairs = all_pairs([f"storm {topic}" for topic in range(12)], posts)
-    ranks = np.concatenate([random.permutation(30) for _ in range(12)])
+    ranks = np.concatenate([rng.permutation(30) for _ in range(12)])
     rm3 = (3.0 * pairs.query_index - 0.5 * ranks).astype(np.float32)
     rm3[ranks % 3 == 2] = np.nan
     relevant = (ranks < 15) & (ranks % 3 < 2)
-    noise = random.random((2, len(pairs))).astype(np.float32)
+    noise = rng.random((2, len(pairs))).astype(np.float32)
     signals = {"rm3": rm3, "ql": noise[0], FIRST_STAGE: noise[1]}
     return dataclasses.replace(pairs, signals=signals), relevant

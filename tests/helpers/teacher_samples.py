@@ -10,6 +10,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 WORDS = [*SPECIAL, "the", "cat", "sat", "on", "a", "mat", "dog", "ran", "passage", ":"]
 
+POOLING_KEYS = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+
 
 def write_json(path: Path, content: object) -> None:
     path.parent.mkdir(exist_ok=True)
@@ -17,13 +19,12 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_tokenizer(folder: Path) -> None:
-    tokenizer = Tokenizer(
-        models.WordLevel({w: i for i, w in enumerate(WORDS)}, "[UNK]")
-    )
+    numbers = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, "[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    # Padding and truncation as in all-MiniLM-L6-v2's file, which must not count.
+    # Padding and truncation as in all-MiniLM-L6-v2's file, which must not count
     tokenizer.enable_padding(length=16)
     tokenizer.enable_truncation(16)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -34,37 +35,48 @@ def write_tokenizer(folder: Path) -> None:
 def write_folder(
     folder: Path, model_type: str = "bert", pooling: str = "mean"
 ) -> torch.nn.Module:
-    """A tiny random transformer in a folder of sentence-transformers, and transformers' model."""
+    """Write a tiny random transformer as sentence-transformers do.
+
+    Return the model of transformers.
+    """
     transformers = pytest.importorskip(
         "transformers", reason="transformers is not installed"
     )
     torch.manual_seed(1)
-    sizes = {"vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 24}
-    sizes |= {
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 24,
-    }
-    others = {"pad_token_id": 0, "initializer_range": 0.5}
-    config = transformers.AutoConfig.for_model(model_type, **sizes, **others)
+    config = transformers.AutoConfig.for_model(
+        model_type,
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=24,
+        pad_token_id=0,
+        initializer_range=0.5,
+    )
     model = transformers.AutoModel.from_config(config).eval()
     model.save_pretrained(folder)
     write_tokenizer(folder)
-    modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    listed = [
+    write_modules(folder, pooling)
+    return model
+
+
+def write_modules(folder: Path, pooling: str) -> None:
+    """Write the files of a transformer with pooling and normalization."""
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
         {
-            "idx": i,
-            "name": str(i),
+            "idx": index,
+            "name": str(index),
             "path": path,
             "type": f"sentence_transformers.models.{name}",
         }
-        for i, (name, path) in enumerate(modules.items())
+        for index, (name, path) in enumerate(paths.items())
     ]
-    write_json(folder / "modules.json", listed)
-    pooling_key = {"mean": "mean_tokens", "cls": "cls_token"}.get(
-        pooling, f"{pooling}_tokens"
-    )
-    description = {"word_embedding_dimension": 16, f"pooling_mode_{pooling_key}": True}
-    write_json(folder / "1_Pooling" / "config.json", description)
+    write_json(folder / "modules.json", modules)
+    pooling_mode = {
+        "word_embedding_dimension": 16,
+        f"pooling_mode_{POOLING_KEYS[pooling]}": True,
+    }
+    write_json(folder / "1_Pooling" / "config.json", pooling_mode)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 12})
-    return model

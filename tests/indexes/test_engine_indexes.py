@@ -1,25 +1,22 @@
-"""Indexes in real OpenSearch and Elasticsearch servers rank as a local Lucene index does."""
+"""Indexes in real OpenSearch and Elasticsearch servers rank like local ones."""
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.engine_servers import Server
-from helpers.index_samples import POSTS, TOPICS, random_posts
+from helpers.index_samples import POSTS, TOPICS, random_posts, refused
 
 from tweetrerank.indexes import lucene_index
-from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines.client import (
-    Engine,
-    EngineAddress,
-    EngineError,
-    encoded,
-)
+from tweetrerank.indexes.engines.address import EngineAddress
+from tweetrerank.indexes.engines.client import Engine, encoded
+from tweetrerank.indexes.engines.engine_error import EngineError
 from tweetrerank.indexes.engines.engine_index import OwnIndex, open_index
-from tweetrerank.indexes.engines.layout import RANKED, build
+from tweetrerank.indexes.engines.filling import build
+from tweetrerank.indexes.engines.layout import RANKED
 from tweetrerank.indexes.lucene_index import LuceneIndex
 from tweetrerank.indexes.methods import (
     BM25,
@@ -33,6 +30,8 @@ from tweetrerank.indexes.methods import (
 from tweetrerank.indexes.posts import Post
 from tweetrerank.pipeline.collections import named
 from tweetrerank.pipeline.evaluation.measures import evaluate, mean
+
+Run = dict[str, dict[str, float]]
 
 METHODS = [pytest.param(method, id=name) for name, method in RANKED.items()]
 
@@ -49,34 +48,36 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuceneIndex]:
 def index(
     server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OwnIndex]:
-    address, kept = server.address(), tmp_path_factory.mktemp("kept")
-    manifest, sent = build(address, POSTS, [], kept, "make it again")
-    assert (sent, manifest.posts, manifest.empties) == (402, 402, 1)
-    with open_index(address, kept, []) as opened:
+    address = server.address()
+    folder = tmp_path_factory.mktemp("kept")
+    manifest, sent = build(address, POSTS, [], folder, "make it again")
+    assert sent == 402
+    assert manifest.posts == 402
+    assert manifest.empties == 1
+    with open_index(address, folder, []) as opened:
         assert isinstance(opened, OwnIndex)
         yield opened
 
 
-def assert_same(
-    found: dict[str, dict[str, float]], expected: dict[str, dict[str, float]]
-) -> None:
-    """The same topics and scores, and the same order but for equal scores."""
-    assert list(found) == list(expected)
-    for query_id, scores in expected.items():
-        ours = found[query_id]
-        assert ours == pytest.approx(scores, abs=1e-4), query_id
-        for one, other in zip(ours, scores, strict=True):
-            assert scores[one] == pytest.approx(scores[other], abs=1e-5), query_id
+def assert_same(run: Run, expected: Run) -> None:
+    """The same topics and scores; the order may differ for equal scores."""
+    assert list(run) == list(expected)
+    for query_id, expected_scores in expected.items():
+        scores = run[query_id]
+        assert scores == pytest.approx(expected_scores, abs=1e-4), query_id
+        in_run_order = [expected_scores[doc_id] for doc_id in scores]
+        in_order = list(expected_scores.values())
+        assert in_run_order == pytest.approx(in_order, abs=1e-5), query_id
 
 
+@pytest.mark.parametrize("hits", [1000, 7])
 @pytest.mark.parametrize("method", METHODS)
 def test_rankings_are_those_of_lucene(
-    index: OwnIndex, local: LuceneIndex, method: Method
+    index: OwnIndex, local: LuceneIndex, method: Method, hits: int
 ) -> None:
-    for hits in (1000, 7):
-        found = index.search(TOPICS, method, hits=hits)
-        assert_same(found, local.search(TOPICS, method, hits=hits))
-    assert index.search([], method) == {}
+    run = index.search(TOPICS, method, hits=hits)
+    assert_same(run, local.search(TOPICS, method, hits=hits))
+    assert index.search([], method, hits=hits) == {}
 
 
 def test_equal_scores_come_from_new_to_old(index: OwnIndex) -> None:
@@ -88,32 +89,32 @@ def test_equal_scores_come_from_new_to_old(index: OwnIndex) -> None:
 
 
 def test_posts_are_read(index: OwnIndex, local: LuceneIndex) -> None:
-    assert (index.size, index.id_range) == (local.size, local.id_range)
+    assert index.size == local.size
+    assert index.id_range == local.id_range
     assert sorted(index.posts) == sorted(POSTS)
-    wanted = ["1", "unknown", POSTS[7].doc_id]
-    assert list(index.posts.get_many(wanted).values()) == [Post("1", ""), POSTS[7]]
+    doc_ids = ["1", "unknown", POSTS[7].doc_id]
+    assert list(index.posts.get_many(doc_ids).values()) == [Post("1", ""), POSTS[7]]
 
 
 def test_callers_search_the_texts(server: Server, tmp_path: Path) -> None:
-    """Also in an engine without the analyzer ``english``."""
+    """Even in an engine without the analyzer ``english``."""
     address = server.address()
     build(address, POSTS, [], tmp_path, "make it again")
     word = POSTS[7].text.split()[0]
     body = {"query": {"match": {"contents": word}}, "size": 1000}
-    found = Engine(address).request("POST", f"/{address.index}/_search", body)
-    assert POSTS[7].text in [
-        hit["_source"]["contents"] for hit in found["hits"]["hits"]
-    ]
+    response = Engine(address).request("POST", f"/{address.index}/_search", body)
+    texts = [hit["_source"]["contents"] for hit in response["hits"]["hits"]]
+    assert POSTS[7].text in texts
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_deep_searches_are_read_page_by_page(index: OwnIndex, method: Method) -> None:
-    whole = index.search(TOPICS, method, hits=400)
+    expected = index.search(TOPICS, method, hits=400)
     path = f"/{index._address.index}/_settings"
     index._engine.request("PUT", path, {"index.max_result_window": 30})
     try:
         with open_index(index._address, index.posts.path.parent) as small:
-            assert small.search(TOPICS, method, hits=400) == whole
+            assert small.search(TOPICS, method, hits=400) == expected
             assert small.search(TOPICS[-6:], method, hits=31)["late"] == {}
     finally:
         index._engine.request("PUT", path, {"index.max_result_window": None})
@@ -135,154 +136,201 @@ def test_ids_that_are_texts(server: Server, tmp_path: Path) -> None:
             assert_same(index.search(topics, method), local.search(topics, method))
         assert index.id_range is None
         assert sorted(index.posts) == sorted(posts)
-        with pytest.raises(
-            DataError, match=r"topic 1 is limited .* not all whole numbers"
-        ):
+        with refused(r"topic 1 is limited .* not all whole numbers"):
             index.search(TOPICS, BM25())
 
 
-def test_methods_that_an_index_does_not_offer(index: OwnIndex) -> None:
-    other = r"does not offer \w+; use one of ql, bm25, or a"
-    for method, problem in (
+NOT_OFFERED = r"does not offer \w+; use one of ql, bm25, or a"
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
         (
             QueryLikelihood(7),
             "ranks ql with mu=100, expected mu=7; search with the former",
         ),
         (BM25(0.9, 0.4), r"bm25 with b=0, k1=0\.15, expected b=0\.4, k1=0\.9"),
-        *((method, other) for method in (RM3(), Axiomatic())),
-    ):
-        with pytest.raises(DataError, match=problem):
-            index.search(TOPICS, method)
+        (RM3(), NOT_OFFERED),
+        (Axiomatic(), NOT_OFFERED),
+    ],
+)
+def test_methods_that_an_index_does_not_offer(
+    index: OwnIndex, method: Method, problem: str
+) -> None:
+    with refused(problem):
+        index.search(TOPICS, method)
+
+
+SHOP_FIELDS = {
+    "title": {"type": "text"},
+    "created_at": {"type": "date"},
+    "number": {"type": "long"},
+    "sku": {"type": "keyword"},
+    "body": {"type": "text", "analyzer": "whitespace"},
+    "meta": {"properties": {"link": {"type": "keyword"}}},
+}
+
+
+def shop_document(number: int, post: Post) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "body": post.text,
+        "sku": f"s{number}",
+        "title": post.text.split()[0],
+        "created_at": f"2011-02-{1 + number % 28:02}T10:00:00Z",
+        "number": number,
+    }
+    if number % 2:
+        document["meta"] = {"link": [f"http://x/{number}"]}
+    return document
 
 
 @pytest.fixture(scope="module")
 def shop(server: Server) -> EngineAddress:
+    """An index for other purposes."""
     address = server.address(text_field="body")
     engine = Engine(address)
-    fields = {"title": "text", "created_at": "date", "number": "long", "sku": "keyword"}
-    properties: dict[str, Any] = {name: {"type": kind} for name, kind in fields.items()}
-    properties["body"] = {"type": "text", "analyzer": "whitespace"}
-    properties["meta"] = {"properties": {"link": {"type": "keyword"}}}
-    body = {"settings": {"number_of_shards": 2}, "mappings": {"properties": properties}}
+    settings = {"number_of_shards": 2}
+    body = {"settings": settings, "mappings": {"properties": SHOP_FIELDS}}
     engine.request("PUT", f"/{address.index}", body)
-    lines = b""
-    for n, post in enumerate(random_posts(60, seed=3)):
-        lines += encoded({"index": {"_id": f"shop{n:02}"}}) + b"\n"
-        content: dict[str, Any] = {
-            "body": post.text,
-            "sku": f"s{n}",
-            "title": post.text.split()[0],
-        }
-        content |= {"created_at": f"2011-02-{1 + n % 28:02}T10:00:00Z", "number": n}
-        content |= {"meta": {"link": [f"http://x/{n}"]}} if n % 2 else {}
-        lines += encoded(content) + b"\n"
-    engine.request("POST", f"/{address.index}/_bulk", lines, {"refresh": True})
+    lines = []
+    for number, post in enumerate(random_posts(60, seed=3)):
+        lines.append(encoded({"index": {"_id": f"shop{number:02}"}}))
+        lines.append(encoded(shop_document(number, post)))
+    content = b"".join(line + b"\n" for line in lines)
+    engine.request("POST", f"/{address.index}/_bulk", content, {"refresh": True})
     return address
 
 
-def test_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
-    address = dataclasses.replace(shop, url_field="meta.link", time_field="created_at")
+def number_of(doc_id: str) -> int:
+    return int(doc_id.removeprefix("shop"))
+
+
+def last_day(scores: dict[str, float]) -> int:
+    """The latest day of February among the posts of the shop."""
+    return max(number_of(doc_id) % 28 + 1 for doc_id in scores)
+
+
+def test_searches_of_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
+    address = dataclasses.replace(shop, time_field="created_at")
+    topics = [
+        Topic("1", "alpha bravo"),
+        Topic("2", "alpha", time="2011-02-05T10:00:00Z"),
+        Topic("3", "alpha", time="Sat Feb 05 09:59:59 +0000 2011"),
+        Topic("4", "zebra"),
+    ]
     with open_index(address, tmp_path) as index:
-        topics = [
-            Topic("1", "alpha bravo"),
-            Topic("2", "alpha", time="2011-02-05T10:00:00Z"),
-        ]
-        topics += [
-            Topic("3", "alpha", time="Sat Feb 05 09:59:59 +0000 2011"),
-            Topic("4", "zebra"),
-        ]
         run = index.search(topics, EngineQuery())
         assert all(doc_id.startswith("shop") for doc_id in run["1"])
-        assert [*run["1"].values()] == sorted(run["1"].values(), reverse=True)
-        days = {q: {int(d[4:]) % 28 + 1 for d in run[q]} for q in run}
-        assert (max(days["2"]), max(days["3"]), run["4"]) == (5, 4, {})
-        posts = index.posts.get_many([*run["1"], "unknown"])
-        assert list(posts) == list(run["1"])
-        assert all(
-            "alpha" in post.text or "bravo" in post.text for post in posts.values()
-        )
-        for doc_id, post in posts.items():
-            number = int(doc_id[4:])
-            assert post.url == (f"http://x/{number}" if number % 2 else "")
-        assert len(list(index.posts)) == index.size == 60
+        scores = list(run["1"].values())
+        assert scores == sorted(scores, reverse=True)
+        assert last_day(run["2"]) == 5
+        assert last_day(run["3"]) == 4
+        assert run["4"] == {}
         assert index.search(topics, EngineQuery(), hits=10_001) == run
 
 
-def test_an_index_with_ids_and_numbers_of_its_own(
+def test_posts_of_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
+    address = dataclasses.replace(shop, url_field="meta.link")
+    with open_index(address, tmp_path) as index:
+        run = index.search([Topic("1", "alpha bravo")], EngineQuery())
+        posts = index.posts.get_many([*run["1"], "unknown"])
+        assert list(posts) == list(run["1"])
+        for doc_id, post in posts.items():
+            assert "alpha" in post.text or "bravo" in post.text
+            number = number_of(doc_id)
+            assert post.url == (f"http://x/{number}" if number % 2 else "")
+        assert index.size == 60
+        assert len(list(index.posts)) == 60
+
+
+def test_an_index_with_fields_of_ids_and_numbers(
     shop: EngineAddress, tmp_path: Path
 ) -> None:
     address = dataclasses.replace(shop, time_field="number", id_field="sku")
+    topics = [Topic("1", "alpha", None, "20"), Topic("2", "alpha")]
     with open_index(address, tmp_path) as index:
-        run = index.search(
-            [Topic("1", "alpha", None, "20"), Topic("2", "alpha")], EngineQuery()
-        )
+        run = index.search(topics, EngineQuery())
         assert all(int(doc_id[1:]) <= 20 for doc_id in run["1"])
         assert run["1"].keys() < run["2"].keys()
         assert list(index.posts.get_many(run["2"])) == list(run["2"])
-        with pytest.raises(
-            DataError, match="ranked by its own query, expected no method"
-        ):
+        with refused("ranked by its own query, expected no method"):
             index.search([Topic("1", "alpha")], BM25())
 
 
-def test_a_query_of_ones_own(shop: EngineAddress, tmp_path: Path) -> None:
+CLAUSE = {"multi_match": {"query": "{{query}}", "fields": ["body", "title^3"]}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # A query
+        CLAUSE,
+        # A search, whose size is ignored
+        {"query": CLAUSE, "size": 3, "min_score": 0.001},
+    ],
+)
+def test_a_custom_query(
+    shop: EngineAddress, tmp_path: Path, content: dict[str, Any]
+) -> None:
     path = tmp_path / "query.json"
-    clause = {"multi_match": {"query": "{{query}}", "fields": ["body", "title^3"]}}
-    text = 'alpha "}]}'
-    for content in (clause, {"query": clause, "size": 3, "min_score": 0.001}):
-        path.write_text(json.dumps(content))
-        with open_index(
-            dataclasses.replace(shop, query=path), tmp_path / "kept"
-        ) as index:
-            run = index.search([Topic("1", text)], EngineQuery())
-            posts = index.posts.get_many(run["1"])
-            assert next(iter(posts.values())).text.startswith("alpha")
-            assert len(run["1"]) > 3
+    path.write_text(json.dumps(content))
+    address = dataclasses.replace(shop, query=path)
+    with open_index(address, tmp_path / "kept") as index:
+        run = index.search([Topic("1", 'alpha "}]}')], EngineQuery())
+        posts = index.posts.get_many(run["1"])
+    best = next(iter(posts.values()))
+    assert best.text.startswith("alpha")
+    assert len(run["1"]) > 3
 
 
 def test_a_search_template(server: Server, shop: EngineAddress, tmp_path: Path) -> None:
-    query = "tests-own-query"
     if server.name != "opensearch3":
         pytest.skip("this distribution may lack templates")
+    template = "tests-own-query"
     script = {"lang": "mustache", "source": {"query": {"match": {"body": "{{query}}"}}}}
+    topics = [Topic("1", "alpha")]
     engine = Engine(shop)
-    engine.request("PUT", f"/_scripts/{query}", {"script": script})
-    with open_index(dataclasses.replace(shop, query=query), tmp_path) as index:
-        found = index.search([Topic("1", "alpha")], EngineQuery())["1"]
-    engine.request("DELETE", f"/_scripts/{query}")
+    engine.request("PUT", f"/_scripts/{template}", {"script": script})
+    with open_index(dataclasses.replace(shop, query=template), tmp_path) as index:
+        run = index.search(topics, EngineQuery())
+    engine.request("DELETE", f"/_scripts/{template}")
     with open_index(shop, tmp_path) as index:
-        assert index.search([Topic("1", "alpha")], EngineQuery())["1"] == found
+        assert index.search(topics, EngineQuery()) == run
+
+
+RERANK = {
+    "ml_opensearch": {"model_id": "none"},
+    "context": {"document_fields": ["body"]},
+}
+
+
+def set_pipeline(engine: Engine, indexes: Sequence[str], name: str | None) -> None:
+    for index in indexes:
+        setting = {"index.search.default_pipeline": name}
+        engine.request("PUT", f"/{index}/_settings", setting)
 
 
 def test_reranking_is_no_first_stage(
     server: Server, shop: EngineAddress, tmp_path: Path
 ) -> None:
-    """OpenSearch fails in it for searches that do not say what to rerank by."""
+    """OpenSearch fails in it for searches without a text to rerank by."""
     if server.name != "opensearch":
         pytest.skip("only this distribution has the processor")
-    engine, own = Engine(shop), server.address()
-    build(own, random_posts(50), [], tmp_path / "kept", "")
-    opened = [(shop, EngineQuery()), (own, QueryLikelihood())]
-    before = [search_and_read(address, method, tmp_path) for address, method in opened]
-    model = {
-        "ml_opensearch": {"model_id": "none"},
-        "context": {"document_fields": ["body"]},
-    }
-    pipeline = {"response_processors": [{"rerank": model}]}
+    address = server.address()
+    build(address, random_posts(50), [], tmp_path / "kept", "")
+    in_shop = search_and_read(shop, EngineQuery(), tmp_path)
+    in_ours = search_and_read(address, QueryLikelihood(), tmp_path)
+    engine = Engine(shop)
+    pipeline = {"response_processors": [{"rerank": RERANK}]}
     engine.request("PUT", "/_search/pipeline/tests-rerank", pipeline)
-    for index in (shop.index, own.index):
-        setting = {"index.search.default_pipeline": "tests-rerank"}
-        engine.request("PUT", f"/{index}/_settings", setting)
+    set_pipeline(engine, [shop.index, address.index], "tests-rerank")
     with pytest.raises(EngineError):
         engine.request("POST", f"/{shop.index}/_search", {})
-    after = [
-        search_and_read(address, method, tmp_path / "new") for address, method in opened
-    ]
-    assert after == before
-    for index in (shop.index, own.index):
-        engine.request(
-            "PUT", f"/{index}/_settings", {"index.search.default_pipeline": None}
-        )
+    folder = tmp_path / "new"
+    assert search_and_read(shop, EngineQuery(), folder) == in_shop
+    assert search_and_read(address, QueryLikelihood(), folder) == in_ours
+    set_pipeline(engine, [shop.index, address.index], None)
     engine.request("DELETE", "/_search/pipeline/tests-rerank")
 
 
@@ -314,25 +362,43 @@ def search_and_read(address: EngineAddress, method: Method, folder: Path) -> Any
 def test_unfit_fields(
     shop: EngineAddress, tmp_path: Path, fields: Any, problem: str
 ) -> None:
-    with pytest.raises(DataError, match=problem):
+    with refused(problem):
         open_index(dataclasses.replace(shop, **fields), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("time_field", "topic", "problem"),
+    [
+        (
+            None,
+            Topic("1", "alpha", None, "20"),
+            r"has a time limit, and .* no field for it; na",
+        ),
+        (
+            "created_at",
+            Topic("1", "alpha", None, "20"),
+            "is a date; give the topic a <querytime>",
+        ),
+        (
+            "created_at",
+            Topic("1", "alpha", "noon"),
+            "topic 1: found the time 'noon', expected one",
+        ),
+    ],
+)
 def test_time_limits_that_an_index_cannot_apply(
-    shop: EngineAddress, tmp_path: Path
+    shop: EngineAddress,
+    tmp_path: Path,
+    time_field: str | None,
+    topic: Topic,
+    problem: str,
 ) -> None:
-    limited, noon = Topic("1", "alpha", None, "20"), Topic("1", "alpha", "noon")
-    dated = dataclasses.replace(shop, time_field="created_at")
-    for address, topic, problem in (
-        (shop, limited, r"has a time limit, and .* no field for it; na"),
-        (dated, limited, "is a date; give the topic a <querytime>"),
-        (dated, noon, "topic 1: found the time 'noon', expected one"),
+    address = dataclasses.replace(shop, time_field=time_field)
+    with (
+        open_index(address, tmp_path) as index,
+        refused(problem),
     ):
-        with (
-            open_index(address, tmp_path) as index,
-            pytest.raises(DataError, match=problem),
-        ):
-            index.search([topic], EngineQuery())
+        index.search([topic], EngineQuery())
 
 
 @pytest.mark.slow
@@ -349,10 +415,11 @@ def test_rankings_of_tweets_are_those_of_lucene(
     local = collections[0].open_index()
     with open_index(address, tmp_path / "kept") as index:
         for collection in collections:
+            qrels = collection.qrels or {}
             for method in RANKED.values():
+                run = index.search(collection.topics, method)
                 expected = local.search(collection.topics, method)
-                found = index.search(collection.topics, method)
-                assert_same(found, expected)
-                qrels = collection.qrels or {}
-                values = [mean(evaluate(qrels, run)["AP"]) for run in (found, expected)]
-                assert values[0] == pytest.approx(values[1], abs=0.0005)
+                assert_same(run, expected)
+                precision = mean(evaluate(qrels, run)["AP"])
+                expected_precision = mean(evaluate(qrels, expected)["AP"])
+                assert precision == pytest.approx(expected_precision, abs=0.0005)

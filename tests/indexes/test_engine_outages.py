@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,14 @@ import pytest
 from conftest import Command, Patch
 from helpers.engine_servers import Server
 from helpers.engine_stub import Proxy
-from helpers.index_samples import TOPICS, random_posts
+from helpers.index_samples import TOPICS, random_posts, refused
 
-from tweetrerank.indexes.data_error import DataError
-from tweetrerank.indexes.engines import client, layout
-from tweetrerank.indexes.engines.client import (
-    Engine,
-    EngineAddress,
-    EngineError,
-    repeated,
-)
+from tweetrerank.indexes.engines import client, filling
+from tweetrerank.indexes.engines.address import EngineAddress
+from tweetrerank.indexes.engines.client import Engine, repeated
+from tweetrerank.indexes.engines.engine_error import EngineError
 from tweetrerank.indexes.engines.engine_index import open_index
-from tweetrerank.indexes.engines.layout import build
+from tweetrerank.indexes.engines.filling import Sender, build
 from tweetrerank.indexes.methods import BM25
 
 POSTS = random_posts(2000, seed=5)
@@ -30,51 +27,54 @@ POSTS = random_posts(2000, seed=5)
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: Patch) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.02, 0.05, 0.1, 0.2, 0.4))
-    monkeypatch.setattr(layout, "CHUNK", 20_000)
+    monkeypatch.setattr(filling, "CHUNK", 20_000)
 
 
 def assert_complete(address: EngineAddress, folder: Path) -> None:
-    """Every post is there once, and searches give what they should."""
+    """Every post exists once, searches have hits, and refreshes go on."""
     with open_index(address, folder / "other") as index:
         assert sorted(index.posts) == sorted(POSTS)
-        found = index.search(TOPICS, BM25())
+        run = index.search(TOPICS, BM25())
+    assert run["all 0"]
     engine = Engine(address)
     stats = engine.request("GET", f"/{address.index}/_stats/docs")
     assert stats["_all"]["primaries"]["docs"]["count"] == len(POSTS)
-    settings = engine.request("GET", f"/{address.index}")[address.index]["settings"][
-        "index"
-    ]
-    assert settings.get("refresh_interval") is None
-    assert found["all 0"]
+    description = engine.request("GET", f"/{address.index}")[address.index]
+    assert description["settings"]["index"].get("refresh_interval") is None
 
 
 class Cuts:
-    """Cuts some answers before their end, and delays some; counts the cuts."""
+    """Cuts some responses before their end, and delays some; counts the cuts."""
 
     def __init__(self, share: float) -> None:
-        self._share, self._drawn, self.count = share, random.Random(1), 0
+        self.count = 0
+        self._share = share
+        self._generator = random.Random(1)
 
-    def __call__(self, size: int, part: bytes) -> bytes:
-        if self._drawn.random() < 0.05:
+    def __call__(self, size: int, chunk: bytes) -> bytes:
+        if self._generator.random() < 0.05:
             time.sleep(0.05)
-        if self._drawn.random() >= self._share:
-            return part
+        if self._generator.random() >= self._share:
+            return chunk
         self.count += 1
-        return part[: self._drawn.choice((0, len(part) // 2))]
+        return chunk[: self._generator.choice((0, len(chunk) // 2))]
 
 
-def test_answers_that_are_lost_while_posts_are_sent(
+def test_responses_that_are_lost_while_posts_are_sent(
     server: Server, tmp_path: Path
 ) -> None:
-    """The posts have been taken, or not."""
+    """The posts may have been stored, or not."""
     address = server.address()
+    # A handshake of TLS has several chunks.
+    cuts = Cuts(0.3 if server.url.startswith("http:") else 0.08)
     with Proxy(server.url) as proxy:
-        part = EngineAddress(proxy.url, address.index)
-        Engine(part)
-        # A handshake of TLS has several parts.
-        proxy.broken = Cuts(0.3 if server.url.startswith("http:") else 0.08)
-        _, sent = repeated(lambda: build(part, POSTS, [], tmp_path / "kept", "again"))
-        assert proxy.broken.count > 2
+        through_proxy = EngineAddress(proxy.url, address.index)
+        Engine(through_proxy)
+        proxy.broken = cuts
+        _, sent = repeated(
+            lambda: build(through_proxy, POSTS, [], tmp_path / "kept", "again")
+        )
+        assert cuts.count > 2
     assert 0 <= sent <= len(POSTS)
     assert_complete(address, tmp_path)
 
@@ -85,91 +85,107 @@ def test_answers_that_are_lost_while_posts_are_sent(
 def test_no_more_posts(
     server: Server, tmp_path: Path, monkeypatch: Patch, problem: str
 ) -> None:
-    """It is gone at the fifth chunk, or has no space left. The next run sends what is missing."""
-    address, send, chunks = server.address(), layout._send, count(1)
-    engine, path = Engine(address), f"/{address.index}/_settings"
+    """An outage begins before the fifth chunk. The next run sends the missing posts."""
+    address = server.address()
+    folder = tmp_path / "kept"
+    engine = Engine(address)
+    settings = f"/{address.index}/_settings"
+    send = Sender.send
+    numbers = count(1)
     with Proxy(server.url) as proxy:
-        part = EngineAddress(proxy.url, address.index)
+        through_proxy = EngineAddress(proxy.url, address.index)
 
-        def fail(*arguments: Any) -> int:
-            is_fifth = next(chunks) == 5
-            if is_fifth and problem == "no answer":
+        def begin_outage() -> None:
+            if problem == "no answer":
                 proxy.refuses = True
                 proxy.cut()
-            elif is_fifth:
-                engine.request("PUT", path, {"index.blocks.write": True})
-            return send(*arguments)
+            else:
+                engine.request("PUT", settings, {"index.blocks.write": True})
 
-        monkeypatch.setattr(layout, "_send", fail)
-        with pytest.raises(DataError, match=problem):
-            build(part, POSTS, [], tmp_path / "kept", "again")
-        with pytest.raises(
-            DataError, match="is not complete; send the posts that it lacks"
-        ):
-            open_index(address, tmp_path / "kept")
+        def send_four(sender: Sender, chunk: Sequence[Any]) -> int:
+            if next(numbers) == 5:
+                begin_outage()
+            return send(sender, chunk)
+
+        monkeypatch.setattr(Sender, "send", send_four)
+        with refused(problem):
+            build(through_proxy, POSTS, [], folder, "again")
+        with refused("is not complete; send the posts that it lacks"):
+            open_index(address, folder)
         proxy.refuses = False
-        engine.request("PUT", path, {"index.blocks.write": None})
-        assert 0 < build(part, POSTS, [], tmp_path / "kept", "again")[1] < len(POSTS)
+        engine.request("PUT", settings, {"index.blocks.write": None})
+        _, sent = build(through_proxy, POSTS, [], folder, "again")
+        assert 0 < sent < len(POSTS)
     assert_complete(address, tmp_path)
 
 
 def test_searches_that_are_cut(server: Server, tmp_path: Path) -> None:
     address = server.address()
-    build(address, POSTS, [], tmp_path / "kept", "again")
-    with Proxy(server.url) as proxy, open_index(address, tmp_path / "kept") as whole:
-        expected = whole.search(TOPICS, BM25(), hits=100)
-        with open_index(
-            EngineAddress(proxy.url, address.index), tmp_path / "kept"
-        ) as index:
-            proxy.broken = cuts = Cuts(0.1)
+    folder = tmp_path / "kept"
+    build(address, POSTS, [], folder, "again")
+    with open_index(address, folder) as index:
+        expected = index.search(TOPICS, BM25(), hits=100)
+    cuts = Cuts(0.1)
+    with Proxy(server.url) as proxy:
+        through_proxy = EngineAddress(proxy.url, address.index)
+        with open_index(through_proxy, folder) as index:
+            proxy.broken = cuts
             while cuts.count < 3:
                 assert index.search(TOPICS, BM25(), hits=100) == expected
             proxy.refuses = True
             proxy.cut()
-            with pytest.raises(
-                EngineError, match=r"topics 1, 2, 3, 4, 5 and \d+ more without an"
-            ):
+            with refused(r"topics 1, 2, 3, 4, 5 and \d+ more without an", EngineError):
                 index.search(TOPICS, BM25())
 
 
-def test_a_run_is_whole_or_absent(
+def cut_long_response(size: int, chunk: bytes) -> bytes:
+    """Whether or not it can be read here, only a response with hits is so long."""
+    return b"" if size + len(chunk) > 8_000 else chunk
+
+
+def test_a_run_is_complete_or_absent(
     server: Server, tmp_path: Path, command: Command, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.01,))
+    output = tmp_path / "sample.run"
     with Proxy(server.url) as proxy:
         index = server.address().index
-        options = ["--engine", proxy.url, "--engine-index", index]
-        command("index", "--collection", "sample", *options, code=0)
-        output = tmp_path / "sample.run"
-        search = [
-            "--topics",
-            "sample",
-            *options,
-            "--reranker",
-            "none",
-            "--output",
-            output,
-        ]
-        command("search", *search, "--show", "none", code=0)
-        whole = output.read_bytes()
+        engine = ("--engine", proxy.url, "--engine-index", index)
+        command("index", "--collection", "sample", *engine, code=0)
+
+        def search(code: int, *options: str) -> str:
+            result = command(
+                "search",
+                "--topics",
+                "sample",
+                *engine,
+                "--reranker",
+                "none",
+                "--output",
+                output,
+                *options,
+                code=code,
+            )
+            return result.err
+
+        search(0, "--show", "none")
+        run = output.read_bytes()
         output.unlink()
-        # Whether or not it can be read here, only an answer with hits is so long.
-        proxy.broken = lambda size, part: b"" if size + len(part) > 8_000 else part
-        assert "no answer" in command("search", *search, code=1).err
+        proxy.broken = cut_long_response
+        assert "no answer" in search(1)
         assert not output.exists()
-        proxy.broken, proxy.refuses = lambda size, part: part, False
-        command("search", *search, code=0)
-        assert output.read_bytes() == whole
+        proxy.broken = lambda size, chunk: chunk
+        proxy.refuses = False
+        search(0)
+        assert output.read_bytes() == run
 
 
 def test_an_unknown_authority(server: Server, monkeypatch: Patch) -> None:
     if "TWEETRERANK_ENGINE_PASSWORD" not in server.credentials:
         pytest.skip("this server asks for no password")
     monkeypatch.delenv("TWEETRERANK_ENGINE_CA")
-    with pytest.raises(
-        EngineError, match=r"not from a known authority .*TWEETRERANK_ENGINE_CA"
-    ):
+    with refused(r"not from a known authority .*TWEETRERANK_ENGINE_CA", EngineError):
         Engine(server.address())
     plain = EngineAddress(server.url.replace("https", "http"), "x")
-    with pytest.raises(EngineError, match="https://"):
+    with refused("https://", EngineError):
         Engine(plain)

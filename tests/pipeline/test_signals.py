@@ -18,7 +18,7 @@ from helpers.service_samples import client_of
 import tweetrerank
 from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.collections.collection import Collection
-from tweetrerank.pipeline.collections.own import collection_of
+from tweetrerank.pipeline.collections.in_memory import collection_of
 from tweetrerank.pipeline.service.proxy.ask import PostFields, SearchDefaults
 from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.pipeline.training import task

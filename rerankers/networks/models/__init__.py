@@ -1,1 +1,4 @@
-"""One file per published model; its name is that of the model."""
+"""Published models, a file for each, whose name is the model's.
+
+Files with a leading underscore belong to a model.
+"""

@@ -1,11 +1,12 @@
-"""Matches of MP-HCNN, for explanations: similarities of each perspective before pooling.
+"""Matches of MP-HCNN, for explanations: its similarities before pooling.
 
-Rao et al. (AAAI 2019), Table 6, shades the words of a post by them.
+Rao et al. (AAAI 2019), Table 6, shades the words of a post by them. ``model`` is always
+MP-HCNN's :class:`Model`.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,8 @@ from tweetrerank.rerankers.explanation import (
     Segment,
     shade,
 )
-from tweetrerank.rerankers.networks.base import POST, QUERY, Reranker
+from tweetrerank.rerankers.networks.base import POST, QUERY
 from tweetrerank.rerankers.networks.inputs import TextEncoder, Tokenized
-from tweetrerank.rerankers.networks.models.mp_hcnn import Model
 from tweetrerank.rerankers.pairs import Pairs
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text import words as reading
@@ -40,15 +40,10 @@ COSINE_BOUNDS = (0.7, 0.8, 0.9, 0.99)  # Unrelated phrases have cosines up to ab
 SOFTMAX_BOUNDS = (0.1, 0.25, 0.5, 0.75)
 
 SHARES_OF_GREATEST = (0.25, 0.5, 0.75, 0.95)
-"""Bounds for similarities without an upper limit (dot products without softmax), as shares of the
-greatest one."""
+"""Bounds for dot products without softmax, as shares of the greatest one."""
 
-STEPS = (
-    "weak",
-    "fair",
-    "good",
-    "exact or nearly so",
-)  # Names of the shades 1 to 4; 0 is none
+STEPS = ("weak", "fair", "good", "exact or nearly so")
+"""Names of the shades 1 to 4; shade 0 is no match."""
 
 PERSPECTIVES = {
     "words": "words of the post",
@@ -64,17 +59,24 @@ class Matches(NamedTuple):
     length: int  # Terms in a phrase
 
     def best(self) -> Values:
-        """Similarity of each query phrase with its best match: [Lq], 0 for an empty post."""
-        return self.values.max(axis=1) if self.values.size else self.values.sum(axis=1)
+        """Similarity of each query phrase with its best match: [Lq]."""
+        return _maximum(self.values, axis=1)
 
     def post_terms(self) -> Values:
         """Similarity of the best phrase that contains each term of the post: [Ld]."""
-        phrases = (
-            self.values.max(axis=0) if self.values.size else self.values.sum(axis=0)
-        )
-        first = [max(0, place - self.length + 1) for place in range(len(phrases))]
-        best = [phrases[start : place + 1].max() for place, start in enumerate(first)]
+        phrases = _maximum(self.values, axis=0)
+        best = []
+        for place in range(len(phrases)):
+            start = max(0, place - self.length + 1)
+            best.append(phrases[start : place + 1].max())
         return np.array(best, np.float32)
+
+
+def _maximum(values: Values, axis: int) -> Values:
+    """Maximum over an axis, 0 over an empty one."""
+    if not values.size:
+        return values.sum(axis=axis)
+    return values.max(axis=axis)
 
 
 class PairMatches(NamedTuple):
@@ -83,157 +85,276 @@ class PairMatches(NamedTuple):
     query_words: list[str]
     weights: Values  # IDF of each query word
     post_words: list[Word]
-    url: tuple[
-        Span, ...
-    ]  # Of the centre of each trigram of the URL; empty without a URL
-    matches: dict[
-        str, list[Matches]
-    ]  # One of PERSPECTIVES -> its matches at each depth
+    url: tuple[Span, ...]
+    """Centre of each trigram of the URL; empty without a URL."""
+    matches: dict[str, list[Matches]]
+    """Name of one of PERSPECTIVES -> its matches at each depth."""
 
 
 def find_matches(
-    model: Model,
+    model: Any,
     encoder: TextEncoder,
     query: str,
     texts: Sequence[str],
     urls: Sequence[str],
 ) -> list[PairMatches]:
-    """Matches of a query with each post, given by its text and its expanded URL or ""."""
+    """Matches of a query with each post, given by its text and URL ("" without one)."""
     if model.reading != reading.Reading():
         raise RerankerError(
-            f"found a model that reads texts as {model.reading}; matches are shown of models of "
-            f"{reading.Reading()}, for example of another configuration"
+            f"found a model that reads texts as {model.reading}; matches are shown of "
+            f"models of {reading.Reading()}, for example of another configuration"
         )
-    rows, found = np.arange(len(texts)), list[PairMatches]()
-    pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
-    tokens = reading.words(query)[: model.config.query_words]
-    weights = encoder.idf.weights(tokens, model.idf != "relative")
+    pairs = _without_matches(
+        model,
+        encoder,
+        query,
+        texts,
+        urls,
+    )
+    rows = np.arange(len(texts))
+    inputs = Pairs(
+        [query],
+        texts,
+        urls,
+        np.zeros_like(rows),
+        rows,
+    )
+    tokenized = Tokenized.from_pairs(inputs, encoder, model)
+    with torch.inference_mode():
+        terms, post_terms, query_of_post, _ = tokenized.batch(rows, model.device_of())
+        encoded = model.encode(terms, QUERY)
+        posts = model.encode(post_terms, POST)
+        for name, perspective in model.perspectives.items():
+            query_length = int(encoded.terms[perspective.query_input].lengths)
+            lengths = posts.terms[perspective.post_input].lengths.tolist()
+            levels = model.similarities(
+                encoded,
+                posts,
+                query_of_post,
+                perspective,
+            )
+            for depth, level in enumerate(levels):
+                phrase_length = 1 + depth * (perspective.width - 1)
+                for pair, values, length in zip(pairs, level, lengths, strict=True):
+                    inside = values[:query_length, :length].cpu().numpy()
+                    matches = pair.matches.setdefault(name, [])
+                    matches.append(Matches(inside, phrase_length))
+    return pairs
+
+
+def _without_matches(
+    model: Any,
+    encoder: TextEncoder,
+    query: str,
+    texts: Sequence[str],
+    urls: Sequence[str],
+) -> list[PairMatches]:
+    """Words and places of a query and of each post; matches are to be added."""
+    query_words = reading.words(query)[: model.config.query_words]
+    weights = encoder.idf.weights(query_words, model.idf != "relative")
+    pairs = []
     for text, url in zip(texts, urls, strict=True):
         letters, spans = find_url(url)
-        places, post_words = trigram_spans(spans, letters), find_words(text)
-        post_words = post_words[: model.config.post_words]
-        found.append(PairMatches(tokens, weights, post_words, tuple(places), {}))
-    with torch.inference_mode():
-        tokenized = Tokenized.from_pairs(pairs, encoder, model)
-        asked, posts, query_of_post, _ = tokenized.batch(rows, model.device_of())
-        encoded = model.encode(asked, QUERY), model.encode(posts, POST)
-        for name, each in model.perspectives.items():
-            query_length = int(encoded[0].terms[each.query_input].lengths)
-            lengths = encoded[1].terms[each.post_input].lengths.tolist()
-            levels = model.similarities(*encoded, query_of_post, each)
-            for depth, level in enumerate(levels):
-                size = 1 + depth * (each.width - 1)
-                for pair, values, length in zip(found, level, lengths, strict=True):
-                    own = Matches(values[:query_length, :length].cpu().numpy(), size)
-                    pair.matches.setdefault(name, []).append(own)
-    return found
+        trigrams = tuple(trigram_spans(spans, letters))
+        post_words = find_words(text)[: model.config.post_words]
+        pairs.append(PairMatches(query_words, weights, post_words, trigrams, {}))
+    return pairs
 
 
 def explain(
-    model: Reranker, encoder: TextEncoder, pairs: Pairs, rows: Sequence[int]
+    model: Any,
+    encoder: TextEncoder,
+    pairs: Pairs,
+    rows: Sequence[int],
 ) -> Explanation:
-    """Reasons for the scores of the pairs ``rows`` of one query: its best matches by word."""
-    places, matcher = pairs.post_index[rows].tolist(), cast(Model, model)
-    texts, urls = (
-        [pairs.texts[row] for row in places],
-        [pairs.urls[row] for row in places],
+    """Reasons for the scores of the pairs ``rows`` of one query: its best matches."""
+    posts = pairs.post_index[rows].tolist()
+    texts = [pairs.texts[post] for post in posts]
+    urls = [pairs.urls[post] for post in posts]
+    matched = find_matches(
+        model,
+        encoder,
+        pairs.queries[0],
+        texts,
+        urls,
     )
-    found = find_matches(matcher, encoder, pairs.queries[0], texts, urls)
-    measure, bounds = _measure(matcher, found)
-    steps = [
-        f"{name} from {bound:.2f}" for name, bound in zip(STEPS, bounds, strict=True)
-    ]
-    posts = [reasons(*post, bounds) for post in zip(texts, urls, found, strict=True)]
-    levels = found[0].matches.items()
-    columns = [
-        Column(_heading(name, n), PERSPECTIVES[name]) for name, of in levels for n in of
-    ]
-    return Explanation("matches", measure, steps, columns, posts)
+    measure, bounds = _measure(model, matched)
+    steps = []
+    for name, bound in zip(STEPS, bounds, strict=True):
+        steps.append(f"{name} from {bound:.2f}")
+    columns = []
+    for name, levels in matched[0].matches.items():
+        for level in levels:
+            columns.append(Column(_heading(name, level), PERSPECTIVES[name]))
+    explained = []
+    for text, url, pair in zip(texts, urls, matched, strict=True):
+        explained.append(reasons(text, url, pair, bounds))
+    return Explanation(
+        "matches",
+        measure,
+        steps,
+        columns,
+        explained,
+    )
 
 
 def _measure(
-    model: Model, found: Sequence[PairMatches]
+    model: Any,
+    pairs: Sequence[PairMatches],
 ) -> tuple[str, tuple[float, ...]]:
-    """Measure of similarity, in words, and the least ones of weak, fair … matches."""
+    """Name of the similarity, and the lower bounds of weak, fair … matches."""
     if model.config.normalization != "none":
         return f"{model.config.similarity} similarity after a softmax", SOFTMAX_BOUNDS
     if model.config.similarity == "cosine":
         return "cosine similarity", COSINE_BOUNDS
-    levels = [
-        each.values for pair in found for of in pair.matches.values() for each in of
-    ]
-    greatest = max((float(level.max()) for level in levels if level.size), default=1.0)
-    return "dot product", tuple(
-        share * max(greatest, 1e-6) for share in SHARES_OF_GREATEST
-    )
+    greatest = max(_greatest(pairs), 1e-6)
+    return "dot product", tuple(share * greatest for share in SHARES_OF_GREATEST)
+
+
+def _greatest(pairs: Sequence[PairMatches]) -> float:
+    """The greatest similarity of all pairs; 1 without any."""
+    maxima = []
+    for pair in pairs:
+        for levels in pair.matches.values():
+            for level in levels:
+                if level.values.size:
+                    maxima.append(float(level.values.max()))
+    return max(maxima, default=1.0)
 
 
 def _heading(name: str, matches: Matches) -> str:
     """Length of the phrases of one depth."""
     if name != "words":
         return f"{matches.length + 2} letters"
-    return f"{matches.length} words" if matches.length > 1 else "word"
+    if matches.length == 1:
+        return "word"
+    return f"{matches.length} words"
 
 
 def reasons(
-    text: str, url: str, found: PairMatches, bounds: Sequence[float]
+    text: str,
+    url: str,
+    pair: PairMatches,
+    bounds: Sequence[float],
 ) -> Reasons:
-    """Matches of one post; ``bounds`` are the least similarities of the shades 1 to 4."""
-    trigrams = [
-        s for word in found.post_words for s in trigram_spans(word.spans, word.text)
-    ]
-    words = [word.place for word in found.post_words]
-    places = {"words": words, "post_trigrams": trigrams, "url_trigrams": found.url}
-    shaded, cells = dict[tuple[str, int], list[Segment]](), list[list[Cell]]()
-    for name, levels in found.matches.items():
-        for depth, each in enumerate(levels):
-            cells.append(_cells(found, name, each, bounds))
-            shown = url if name == "url_trigrams" else text
-            if name != "url_trigrams" or found.url:
+    """Matches of one post; ``bounds`` are the lower bounds of the shades 1 to 4."""
+    shaded: dict[tuple[str, int], list[Segment]] = {}
+    columns: list[list[Cell]] = []
+    for name, levels in pair.matches.items():
+        places = _places(pair, name)
+        for depth, level in enumerate(levels):
+            columns.append(_cells(pair, name, level, bounds))
+            if name != "url_trigrams":
                 shaded[name, depth] = shade(
-                    shown, places[name], each.post_terms(), bounds
+                    text,
+                    places,
+                    level.post_terms(),
+                    bounds,
                 )
-    depth = min(1, len(levels) - 1)
-    # Single words say most about a text; pieces of several letters about a URL, one long word.
-    of_text = ("words", 0) if "words" in found.matches else ("post_trigrams", depth)
-    of_words = zip(
-        found.query_words, found.weights, zip(*cells, strict=True), strict=True
+            elif pair.url:
+                shaded[name, depth] = shade(
+                    url,
+                    places,
+                    level.post_terms(),
+                    bounds,
+                )
+    # Single words show most of a text; pieces of several letters of a URL, a long word.
+    depths = len(next(iter(pair.matches.values())))
+    depth = min(1, depths - 1)
+    text_key = ("words", 0) if "words" in pair.matches else ("post_trigrams", depth)
+    url_key = ("url_trigrams", depth)
+    plain_text = shade(
+        text,
+        (),
+        (),
+        bounds,
     )
+    plain_url = shade(
+        url.strip(),
+        (),
+        (),
+        bounds,
+    )
+    shaded_text = shaded.pop(text_key, plain_text)
+    shaded_url = shaded.pop(url_key, plain_url)
+    rows = []
+    for place, word in enumerate(pair.query_words):
+        cells = tuple(column[place] for column in columns)
+        rows.append(Row(word, float(pair.weights[place]), cells))
+    further = []
+    for (name, depth), segments in shaded.items():
+        heading = _heading(name, pair.matches[name][depth])
+        further.append((f"{PERSPECTIVES[name]}, {heading}", segments))
     return Reasons(
-        shaded.pop(of_text, shade(text, (), (), bounds)),
-        shaded.pop(("url_trigrams", depth), shade(url.strip(), (), (), bounds)),
-        [Row(word, float(weight), row) for word, weight, row in of_words],
-        [
-            (
-                f"{PERSPECTIVES[name]}, {_heading(name, found.matches[name][depth])}",
-                segments,
-            )
-            for (name, depth), segments in shaded.items()
-        ],
+        shaded_text,
+        shaded_url,
+        rows,
+        further,
     )
+
+
+def _places(pair: PairMatches, name: str) -> Sequence[Span]:
+    """Place of each term of a perspective in the post's text or URL."""
+    if name == "words":
+        return [word.place for word in pair.post_words]
+    if name == "url_trigrams":
+        return pair.url
+    places = []
+    for word in pair.post_words:
+        places += trigram_spans(word.spans, word.text)
+    return places
 
 
 def _cells(
-    found: PairMatches, name: str, matches: Matches, bounds: Sequence[float]
+    pair: PairMatches,
+    name: str,
+    matches: Matches,
+    bounds: Sequence[float],
 ) -> list[Cell]:
     """The cell of one perspective and depth for each query word."""
-    phrases = [""] * len(found.query_words)
-    scores: list[float | None] = matches.best().tolist()
-    if name == "words" and found.post_words:
-        words = [word.text for word in found.post_words]
-        starts = matches.values.argmax(axis=1).tolist()  # The first of equals
-        phrases = [" ".join(words[start : start + matches.length]) for start in starts]
-    elif name == "url_trigrams" and not found.url:
-        scores = [None] * len(found.query_words)
-    elif name != "words":
-        scores = mean_by_word(matches.best(), found.query_words)
-    shades = [0 if score is None else bisect_right(bounds, score) for score in scores]
-    return [Cell(*each) for each in zip(scores, shades, phrases, strict=True)]
+    phrases = [""] * len(pair.query_words)
+    if name == "words" and pair.post_words:
+        phrases = _best_phrases(pair.post_words, matches)
+    cells = []
+    scores = _scores(pair, name, matches)
+    for score, phrase in zip(scores, phrases, strict=True):
+        step = 0 if score is None else bisect_right(bounds, score)
+        cells.append(Cell(score, step, phrase))
+    return cells
 
 
-def mean_by_word(values: Values, words: Sequence[str]) -> list[float | None]:
-    """Means of ``values`` [L], one for each trigram of all words, over each word's trigrams. None
-    for a word whose trigrams are all cut off."""
+def _scores(
+    pair: PairMatches,
+    name: str,
+    matches: Matches,
+) -> list[float | None]:
+    """Similarity of each query word with its best match; None if it is not known."""
+    if name == "words":
+        return matches.best().tolist()
+    if name == "url_trigrams" and not pair.url:
+        return [None] * len(pair.query_words)
+    return mean_by_word(matches.best(), pair.query_words)
+
+
+def _best_phrases(post_words: Sequence[Word], matches: Matches) -> list[str]:
+    """The phrase of the post that matches each query word best, the first of equals."""
+    words = [word.text for word in post_words]
+    phrases = []
+    for start in matches.values.argmax(axis=1).tolist():
+        phrases.append(" ".join(words[start : start + matches.length]))
+    return phrases
+
+
+def mean_by_word(
+    values: Values,
+    words: Sequence[str],
+) -> list[float | None]:
+    """Mean of ``values`` [L], one for each trigram of all words, over each word.
+
+    None for a word whose trigrams are all cut off.
+    """
     lengths = [len(reading.character_trigrams([word]).values) for word in words]
-    parts = np.split(values, np.cumsum(lengths))[:-1]
-    return [float(part.mean()) if len(part) else None for part in parts]
+    means: list[float | None] = []
+    for block in np.split(values, np.cumsum(lengths))[:-1]:
+        means.append(float(block.mean()) if len(block) else None)
+    return means

@@ -1,17 +1,20 @@
-"""Bag of words: mean word vectors with bilinear matching; and the base of both models of its paper.
+"""Bag of words: mean word vectors with bilinear matching; base of both of its models.
 
-Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
-Selection*, 2014.
+Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer
+Sentence Selection*, 2014.
 
-A text is the mean of its word vectors without stop words (section 3.1). A matrix maps the vector of
-an answer to that of its question; the dot product of the mapped vector and the question's is the
-score: the probability that an answer a to a question q is correct is σ(qᵀ M a + b). In the
-configuration ``count``, a logistic regression combines it with the number of common words and their
-IDF.
+A text is the mean of its word vectors without stop words (section 3.1). A matrix maps
+the vector of an answer to that of its question, and the dot product of the mapped
+vector and the question's is the score: the probability that an answer a to a question q
+is correct is σ(qᵀ M a + b). In the configuration ``count``, a logistic regression
+combines it with the number of common words and their IDF.
 
-Choices where the paper is silent: the mean is over words that are not stop words. Counts are of
-distinct words, with stop words. Each unknown word has its own vector; in the paper all share one.
-The learning rate is fixed; the paper searches a grid.
+Choices where the paper is silent:
+
+* Means are over words that are not stop words.
+* Counts are of distinct words, including stop words.
+* Each unknown word has its own vector; in the paper all of them share one.
+* The learning rate is fixed; the paper searches a grid.
 """
 
 from abc import abstractmethod
@@ -28,7 +31,8 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
     Reranker,
 )
-from tweetrerank.rerankers.networks.layers import StopWords, WordOverlap, word_vectors
+from tweetrerank.rerankers.networks.layers.common_words import StopWords, WordOverlap
+from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
 from tweetrerank.rerankers.networks.training.training_settings import OF_PAIRS
 from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
@@ -40,16 +44,20 @@ COUNTS = 2  # Number of common words, and the sum of their IDF
 class Config:
     """Hyperparameters of both models."""
 
-    count: bool = (
-        True  # Add counts of common words by logistic regression (section 4.2)
-    )
+    count: bool = True
+    """Add counts of common words by logistic regression (section 4.2)."""
 
 
 class Bilinear(Reranker):
-    """Bilinear score of two composed vectors (section 3, equation 1). Composed vectors have the
-    dimensions E of word vectors."""
+    """Bilinear score of two composed vectors (section 3, equation 1).
 
-    configurations = named(count=Config(), plain=Config(count=False))
+    Composed vectors have the dimensions E of word vectors.
+    """
+
+    configurations = named(
+        count=Config(),
+        plain=Config(count=False),
+    )
     training_settings = replace(
         OF_PAIRS,
         optimizer="adagrad",
@@ -64,9 +72,8 @@ class Bilinear(Reranker):
         self.needs_fit = config.count
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         size = vocabulary.vectors.shape[1]
-        self.matrix = nn.Parameter(
-            torch.randn(size, size) * 0.01
-        )  # section 4.2: N(0, 0.01)
+        # Section 4.2: N(0, 0.01)
+        self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)
         self.bias = nn.Parameter(torch.zeros(()))
         if config.count:
             self.overlap = WordOverlap(vocabulary)
@@ -80,40 +87,49 @@ class Bilinear(Reranker):
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Compose B texts."""
-        return Encoded(self.compose(inputs[WORDS].ids), inputs[WORDS])
+        words = inputs[WORDS]
+        return Encoded(self.compose(words.ids), words)
 
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
-        """The products q ∘ (M a), whose sum is qᵀ M a, and the counts."""
-        parts = [queries.vectors[query_of_post] * (posts.vectors @ self.matrix.t())]
+        """The products q ∘ (M a), whose sum is qᵀ M a, and the counts: [P, 1, K]."""
+        mapped = posts.vectors @ self.matrix.t()
+        features = [queries.vectors[query_of_post] * mapped]
         if self.config.count:
-            parts.append(
-                self.overlap(queries.words, posts.words.ids, query_of_post)[:, :COUNTS]
-            )
-        return {"match": torch.cat(parts, dim=1).unsqueeze(1)}
+            counts = self.overlap(queries.words, posts.words.ids, query_of_post)
+            features.append(counts[:, :COUNTS])
+        return {"match": torch.cat(features, dim=1).unsqueeze(1)}
 
     def head(self, representations: Tensor) -> Tensor:
         """qᵀ M a + b, or the logit of the regression once it is fitted: [P]."""
         if not self.config.count:
             return representations.sum(dim=1) + self.bias
-        plain = representations[:, :-COUNTS].sum(dim=1) + self.bias
-        fitted = self._features(representations) @ self.coefficients + self.intercept
+        products = representations[:, :-COUNTS]
+        plain = products.sum(dim=1) + self.bias
+        features = self._regression_features(representations)
+        fitted = features @ self.coefficients + self.intercept
         return torch.where(self.is_fitted, fitted, plain)
 
-    def _features(self, representations: Tensor) -> Tensor:
+    def _regression_features(self, representations: Tensor) -> Tensor:
         """Counts and probability: [P, 3]."""
-        logits = representations[:, :-COUNTS].sum(dim=1, keepdim=True) + self.bias
-        return torch.cat([representations[:, -COUNTS:], torch.sigmoid(logits)], dim=1)
+        products = representations[:, :-COUNTS]
+        counts = representations[:, -COUNTS:]
+        logits = products.sum(dim=1, keepdim=True) + self.bias
+        return torch.cat([counts, torch.sigmoid(logits)], dim=1)
 
     def fit(self, representations: Tensor, relevant: Tensor) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
+        representations = representations.to(self.device_of())
         with torch.no_grad():
-            features = (
-                self._features(representations.to(self.device_of())).cpu().numpy()
-            )
+            features = self._regression_features(representations).cpu().numpy()
         coefficients, intercept = logistic_regression(
-            features, relevant.numpy(), penalty=0.01
+            features,
+            relevant.numpy(),
+            penalty=0.01,
         )
         self.coefficients.copy_(torch.from_numpy(coefficients))
         self.intercept.fill_(intercept)
@@ -130,6 +146,6 @@ class Model(Bilinear):
     def compose(self, ids: Tensor) -> Tensor:
         """Mean vector of the words that are not stop words: [B, E]."""
         weights = self.content_words(ids).unsqueeze(2)  # [B, L, 1]
-        return (self.vectors(ids) * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(
-            1.0
-        )
+        total = (self.vectors(ids) * weights).sum(dim=1)  # [B, E]
+        count = weights.sum(dim=1).clamp_min(1.0)  # [B, 1]
+        return total / count

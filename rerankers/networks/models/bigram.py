@@ -1,18 +1,21 @@
 """Bigrams: the mean of a convolution over pairs of words, with bilinear matching.
 
-The second model of Yu et al. (2014); paper, matching and counts are those of ``bag_of_words.py``.
+The second model of Yu et al. (2014). Paper, matching and counts are those of
+``bag_of_words.py``.
 
-A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams (section 3.2), so word order
-counts.
+A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams (section 3.2), so
+word order counts.
 
-Choices where the paper is silent: a text of one word has one bigram, whose second word is zero.
-Stop words are kept; without them, bigrams would join words that are not adjacent.
+Choices where the paper is silent: a text of one word has one bigram, whose second word
+is zero. Stop words are kept; without them, bigrams would join words that are not
+adjacent.
 """
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from tweetrerank.rerankers.networks.layers.positions import pad_after
 from tweetrerank.rerankers.networks.models.bag_of_words import Bilinear, Config
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
@@ -23,22 +26,21 @@ class Model(Bilinear):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         size = vocabulary.vectors.shape[1]
-        self.left = nn.Parameter(
-            torch.randn(size, size) * 0.01
-        )  # T_L; section 4.2: N(0, 0.01)
+        # Section 4.2: N(0, 0.01)
+        self.left = nn.Parameter(torch.randn(size, size) * 0.01)  # T_L
         self.right = nn.Parameter(torch.randn(size, size) * 0.01)  # T_R
         self.bigram_bias = nn.Parameter(torch.zeros(size))
 
     def compose(self, ids: Tensor) -> Tensor:
         """Mean bigram of each text (equation 5): [B, E]."""
         terms = self.vectors(ids)  # [B, L, E]
-        following = F.pad(terms[:, 1:], (0, 0, 0, 1))
-        bigrams = torch.tanh(
-            terms @ self.left.t() + following @ self.right.t() + self.bigram_bias
-        )
-        # A bigram begins at each word but the last; the only word of a text begins one, too.
+        following = pad_after(terms[:, 1:], 1)
+        left = terms @ self.left.t()
+        right = following @ self.right.t()
+        bigrams = torch.tanh(left + right + self.bigram_bias)
+        # A bigram begins at each word but the last, or at the only word of a text.
         mask = ids.ne(0).float()
-        begins = F.pad(mask[:, 1:], (0, 1))
+        begins = F.pad(mask[:, 1:], (0, 1))  # [B, L]
         begins[:, 0] = mask[:, 0]
         count = begins.sum(dim=1, keepdim=True).clamp_min(1)
         return (bigrams * begins.unsqueeze(2)).sum(dim=1) / count

@@ -3,44 +3,49 @@
 Xipeng Qiu and Xuanjing Huang: *Convolutional Neural Tensor Network Architecture for
 Community-based Question Answering*, IJCAI 2015.
 
-Two networks of wide convolutions and dynamic k-max pooling (Kalchbrenner et al. 2014), one for
-questions and one for answers, encode each text as a vector of 50 dimensions. A tensor layer scores
-the pair: s(q, a) = uᵀ f(v_qᵀ M v_a + V [v_q; v_a] + b), with r slices of M. The question vectors
-also find similar questions (``scripts/experiments/reports.py``).
+Two networks of wide convolutions and dynamic k-max pooling (Kalchbrenner et al. 2014),
+one for questions and one for answers, encode each text as a vector of 50 dimensions. A
+tensor layer scores the pair: s(q, a) = uᵀ f(v_qᵀ M v_a + V [v_q; v_a] + b), with r
+slices of M. The question vectors also find similar questions
+(``scripts/experiments/reports.py``).
 
-The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cntn_iv`` (r = 1),
-``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity) and ``cntn_i`` (the
-same, M = I). Two competitors of section 6.1 differ by one layer each: ``cnn_mlp`` scores the
-sentence vectors by a multi-layer perceptron, which is equation 1 with M = 0 and a slice for each
-hidden unit; ``nbow_mlp`` also replaces the convolutions by the mean of the word vectors.
+The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cntn_iv``
+(r = 1), ``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity)
+and ``cntn_i`` (the same, M = I). Two competitors of section 6.1 differ by one layer
+each: ``cnn_mlp`` scores the sentence vectors by a multi-layer perceptron, which is
+equation 1 with M = 0 and a slice for each hidden unit; ``nbow_mlp`` also replaces the
+convolutions by the mean of the word vectors.
 
 Deviations, and choices where the paper is silent:
 
-* The paper sets k_top = n_s, but n_s is also the size of the sentence vector, and the number of
-  feature maps is not given. Here the last pooling keeps the 4 highest values of each of 50 feature
-  maps, and a fully connected layer with tanh maps these 200 values to n_s = 50.
-* A text with fewer values than are kept is padded with 0 after the tanh. The vector of a text
-  without words is tanh(bias) of the last layer.
+* The paper sets k_top = n_s, but n_s is also the size of the sentence vector, and the
+  number of feature maps is not given. Here the last pooling keeps the 4 highest values
+  of each of 50 feature maps, and a fully connected layer with tanh maps these 200
+  values to n_s = 50.
+* A text with fewer values than are kept is padded with 0 after the tanh. The vector of
+  a text without words is tanh(bias) of the last layer.
 * Of equal values the earlier ones are kept, which determines their order.
-* The paper calls CNTN-I a cosine, which M = I gives for vectors of length 1. So v_q and v_a are
-  normalised in CNTN-I only. u, which is not mentioned there, is a scale with initial value 1.
-* CNTN-III ranks answers in the same order for every question, since tanh is monotonic and V_a v_a
-  does not depend on the question. It is included for comparison.
-* The perceptron's size is not given: one hidden layer of n_s = 50 units. ``nbow_mlp`` has the mean
-  of the word vectors instead of their sum, by which long answers saturate tanh (AP .584 instead of
-  .666 on TrecQA-raw's development part).
-* Word vectors are pre-trained and fixed. The paper trains vectors of 25 dimensions on 300,000
-  pairs; a few thousand pairs would overfit them.
-* Weights are initialised by Xavier's uniform distribution, u by 1. With the paper's ±0.01, the
-  sentence vectors after three layers of tanh would be almost zero. The tensor within a tanh does
-  have ±0.01: v_qᵀ M v_a would be so large that tanh saturates, and CNTN-IV not learn (RR among six
-  answers of WikiQA's development part .55, by Xavier's .42; CNTN-V .636 and .635). CNTN-II, without
-  tanh, is better by Xavier's (.66, with ±0.01 .61).
-* The learning rate is 0.003 instead of 0.1: the first step of Adagrad changes every parameter by
-  the whole rate, and from 0.01 on the tanh units saturate, so that all texts have the same vector.
-  L2 is the paper's; the margin γ is not given and set to 1. ``nbow_mlp``, without tanh in its
-  sentence vectors, learns best at 0.03 (RR among six answers of WikiQA's development part .83, at
-  0.003 .53, at 0.1 .78).
+* The paper calls CNTN-I a cosine, which M = I gives for vectors of length 1. So v_q and
+  v_a are normalised in CNTN-I only. u, which is not mentioned there, is a scale with
+  initial value 1.
+* CNTN-III ranks answers in the same order for every question, since tanh is monotonic
+  and V_a v_a does not depend on the question. It is included for comparison.
+* The perceptron's size is not given: one hidden layer of n_s = 50 units. ``nbow_mlp``
+  has the mean of the word vectors instead of their sum, by which long answers saturate
+  tanh (AP .584 instead of .666 on TrecQA-raw's development part).
+* Word vectors are pre-trained and fixed. The paper trains vectors of 25 dimensions on
+  300,000 pairs; a few thousand pairs would overfit them.
+* Weights are initialised by Xavier's uniform distribution, u by 1. With the paper's
+  ±0.01, the sentence vectors after three layers of tanh would be almost zero. The
+  tensor within a tanh does have ±0.01: v_qᵀ M v_a would be so large that tanh
+  saturates, and CNTN-IV not learn (RR among six answers of WikiQA's development part
+  .55, by Xavier's .42; CNTN-V .636 and .635). CNTN-II, without tanh, is better by
+  Xavier's (.66, with ±0.01 .61).
+* The learning rate is 0.003 instead of 0.1: the first step of Adagrad changes every
+  parameter by the whole rate, and from 0.01 on the tanh units saturate, so that all
+  texts have the same vector. L2 is the paper's; the margin γ is not given and set to 1.
+  ``nbow_mlp``, without tanh in its sentence vectors, learns best at 0.03 (RR among six
+  answers of WikiQA's development part .83, at 0.003 .53, at 0.1 .78).
 """
 
 from collections.abc import Iterator
@@ -57,12 +62,10 @@ from tweetrerank.rerankers.networks.base import (
     Interactions,
     Reranker,
 )
-from tweetrerank.rerankers.networks.layers import (
-    WideConvolution,
-    mask_of_lengths,
-    word_vectors,
-    xavier_linear,
-)
+from tweetrerank.rerankers.networks.layers.convolutions import WideConvolution
+from tweetrerank.rerankers.networks.layers.perceptrons import xavier_linear
+from tweetrerank.rerankers.networks.layers.positions import mask_of_lengths, pad_after
+from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
 from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.settings import Checked, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
@@ -74,10 +77,10 @@ class Config(Checked):
 
     slices: int = 5  # r, slices of the tensor (section 6.2)
     bilinear: str = one_of("tensor", "identity", "none")
-    """M: ``tensor`` (trained), ``identity`` (on vectors of length 1) or ``none`` (0)."""
+    """M: ``tensor`` (trained), ``identity`` (vectors of length 1) or ``none`` (0)."""
     linear: bool = True  # V and b (section 6.2)
     composition: str = one_of("convolutions", "mean")
-    """Sentence vectors: by ``convolutions``, or the ``mean`` of the word vectors (n_s = E)."""
+    """Sentence vectors: by ``convolutions``, or ``mean`` word vectors (n_s = E)."""
     activation: str = one_of("tanh", "identity")  # f
     filters: int = 50  # F, feature maps of each convolution (not given)
     depth: int = 3  # d, convolutions with pooling (Table 2)
@@ -90,8 +93,8 @@ class Config(Checked):
         yield from super().problems()
         if self.bilinear == "none" and not self.linear:
             yield (
-                "settings bilinear and linear: found none and false, which leaves nothing to "
-                "score by; expected at least one of them"
+                "settings bilinear and linear: found none and false, which leaves "
+                "nothing to score by; expected at least one of them"
             )
 
 
@@ -104,7 +107,10 @@ class Model(Reranker):
         cntn_iii=Config(slices=1, bilinear="none"),
         cntn_ii=Config(slices=1, linear=False, activation="identity"),
         cntn_i=Config(
-            slices=1, bilinear="identity", linear=False, activation="identity"
+            slices=1,
+            bilinear="identity",
+            linear=False,
+            activation="identity",
         ),
         cnn_mlp=Config(slices=50, bilinear="none"),
         nbow_mlp=Config(slices=50, bilinear="none", composition="mean"),
@@ -122,27 +128,29 @@ class Model(Reranker):
         epochs=40,
         patience=10,
     )
-    own_settings = named(nbow_mlp=replace(training_settings, learning_rate=0.03))
+    configuration_settings = named(
+        nbow_mlp=replace(training_settings, learning_rate=0.03)
+    )
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.interactions_are_fixed = config.composition == "mean"
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
-        size = vocabulary.vectors.shape[1]
-        slices, numbers = config.slices, size
+        word_size = vocabulary.vectors.shape[1]
+        size = word_size  # n_s
         if config.composition == "convolutions":
-            numbers = config.sentence_size
-            self.query_sentence = SentenceNetwork(size, config)
-            self.post_sentence = SentenceNetwork(size, config)
+            size = config.sentence_size
+            self.query_sentence = SentenceNetwork(word_size, config)
+            self.post_sentence = SentenceNetwork(word_size, config)
         if config.bilinear == "tensor":
-            bound = (
-                0.01 if config.activation == "tanh" else (3 / numbers) ** 0.5
-            )  # Or Xavier's
-            self.tensor = nn.Parameter(torch.empty(slices, numbers, numbers))
+            bound = (3 / size) ** 0.5  # Xavier's
+            if config.activation == "tanh":
+                bound = 0.01
+            self.tensor = nn.Parameter(torch.empty(config.slices, size, size))
             nn.init.uniform_(self.tensor, -bound, bound)
         if config.linear:
-            self.linear = xavier_linear(2 * numbers, slices)
-        self.weights = nn.Parameter(torch.ones(slices))
+            self.linear = xavier_linear(2 * size, config.slices)
+        self.weights = nn.Parameter(torch.ones(config.slices))
 
     def encode(self, inputs: Inputs, side: str) -> Tensor:
         """Sentence vectors of B questions or answers: [B, n_s]."""
@@ -154,12 +162,14 @@ class Model(Reranker):
         return network(terms, words.lengths)
 
     def interact(
-        self, queries: Tensor, posts: Tensor, query_of_post: Tensor
+        self,
+        queries: Tensor,
+        posts: Tensor,
+        query_of_post: Tensor,
     ) -> Interactions:
-        """[v_q; v_a] of each pair."""
-        return {
-            "sentences": torch.cat([queries[query_of_post], posts], dim=1).unsqueeze(1)
-        }
+        """[v_q; v_a] of each pair: [P, 1, 2 · n_s]."""
+        sentences = torch.cat([queries[query_of_post], posts], dim=1)
+        return {"sentences": sentences.unsqueeze(1)}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The tensor layer before u: [P, r] (equation 1)."""
@@ -171,7 +181,12 @@ class Model(Reranker):
             rows = torch.tensordot(query, self.tensor, dims=([1], [1]))  # [P, r, n_s]
             total = total + torch.bmm(rows, post.unsqueeze(2)).squeeze(2)
         elif self.config.bilinear == "identity":
-            cosine = F.cosine_similarity(query, post, dim=1, eps=1e-6)
+            cosine = F.cosine_similarity(
+                query,
+                post,
+                dim=1,
+                eps=1e-6,
+            )
             total = total + cosine.unsqueeze(1)
         if self.config.linear:
             total = total + self.linear(sentences)
@@ -183,7 +198,7 @@ class Model(Reranker):
 
 
 class SentenceNetwork(nn.Module):
-    """Convolutions with dynamic k-max pooling (section 3), over word vectors of E = ``size``."""
+    """Convolutions over word vectors with dynamic k-max pooling (section 3)."""
 
     def __init__(self, size: int, config: Config) -> None:
         super().__init__()
@@ -196,40 +211,53 @@ class SentenceNetwork(nn.Module):
         self.output = xavier_linear(config.top_k * config.filters, config.sentence_size)
 
     def forward(self, terms: Tensor, words: Tensor) -> Tensor:
-        """Sentence vectors [B, n_s] of word vectors [B, L, E]; ``words`` [B] are the lengths."""
-        maps, lengths, depth = terms, words, len(self.convolutions)
+        """Vectors [B, L, E] of ``words`` [B] words to sentence vectors [B, n_s]."""
+        depth = len(self.convolutions)
+        maps = terms
+        lengths = words
         for layer, convolution in enumerate(self.convolutions, start=1):
             maps, lengths = convolution(maps, lengths)
-            # max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
-            kept = (((depth - layer) * words + depth - 1) // depth).clamp_min(
-                self.top_k
+            # k = max(k_top, ⌈(d - l) / d · s⌉) in integers (Kalchbrenner et al. 2014,
+            # section 3.4), and the greatest k that the batch can have.
+            k = ((depth - layer) * words + depth - 1) // depth
+            most = -(-(depth - layer) * terms.shape[1] // depth)
+            maps, lengths = k_max_pooling(
+                maps,
+                lengths,
+                k.clamp_min(self.top_k),
+                max(self.top_k, most),
             )
-            most = max(self.top_k, -(-(depth - layer) * terms.shape[1] // depth))
-            maps, lengths = k_max_pooling(maps, lengths, kept, most)
             inside = mask_of_lengths(lengths, maps.shape[1])
-            maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
+            maps = torch.tanh(maps + self.biases[layer - 1])
+            maps = maps * inside.unsqueeze(2)
         # The last layer keeps top_k values of every text: [B, top_k, F].
         return torch.tanh(self.output(maps.flatten(1)))
 
 
 def k_max_pooling(
-    values: Tensor, lengths: Tensor, k: Tensor, most: int
+    values: Tensor,
+    lengths: Tensor,
+    k: Tensor,
+    most: int,
 ) -> tuple[Tensor, Tensor]:
-    """The ``k`` [B] highest values of each feature, in text order; of equal values the earlier.
-    Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, most, F],
-    0 where a text has no more to keep, and the number kept of each text [B]. No ``k`` is above
-    ``most``."""
+    """The ``k`` [B] highest values of each feature, in text order.
+
+    Earlier ones of equal values are kept. ``values`` [B, L, F] are of texts of
+    ``lengths`` [B] without padding. Returns [B, most, F], 0 where a text has no more
+    values, and the number of values of each text [B]. No ``k`` is above ``most``.
+    """
     positions = values.shape[1]
-    kept = torch.minimum(k, lengths)
+    counts = torch.minimum(k, lengths)
     rows = values.transpose(1, 2)  # [B, F, L]
     places = torch.arange(positions, device=values.device)
-    outside = (places >= lengths.unsqueeze(1)).unsqueeze(1)
-    inside_only = rows.masked_fill(outside, -torch.inf)
-    best = inside_only.argsort(dim=2, descending=True, stable=True)[
-        :, :, :most
-    ]  # [B, F, K]
-    chosen = places[: best.shape[2]] < kept.unsqueeze(1)  # [B, K]
-    # Values that are not chosen are sorted to the end.
-    best = best.masked_fill(~chosen.unsqueeze(1), positions).sort(dim=2).values
-    pooled = rows.gather(2, best.clamp(max=positions - 1)) * chosen.unsqueeze(1)
-    return F.pad(pooled.transpose(1, 2), (0, 0, 0, most - best.shape[2])), kept
+    is_outside = (places >= lengths.unsqueeze(1)).unsqueeze(1)
+    inside_only = rows.masked_fill(is_outside, -torch.inf)
+    order = inside_only.argsort(dim=2, descending=True, stable=True)
+    best = order[:, :, :most]  # [B, F, K]
+    is_chosen = places[: best.shape[2]] < counts.unsqueeze(1)
+    is_chosen = is_chosen.unsqueeze(1)  # [B, 1, K]
+    # Other values are sorted to the end.
+    best = best.masked_fill(~is_chosen, positions).sort(dim=2).values
+    pooled = rows.gather(2, best.clamp(max=positions - 1)) * is_chosen
+    missing = most - best.shape[2]
+    return pad_after(pooled.transpose(1, 2), missing), counts

@@ -1,86 +1,79 @@
 """DSSM: letter trigrams of the whole text, a multi-layer perceptron, and a cosine.
 
-Po-Sen Huang, Xiaodong He, Jianfeng Gao, Li Deng, Alex Acero and Larry Heck: *Learning Deep
-Structured Semantic Models for Web Search using Clickthrough Data*, CIKM 2013.
+Po-Sen Huang, Xiaodong He, Jianfeng Gao, Li Deng, Alex Acero and Larry Heck: *Learning
+Deep Structured Semantic Models for Web Search using Clickthrough Data*, CIKM 2013.
 
-A text is the vector of counts of its letter trigrams, those of #word# for each word ("word
-hashing"). Layers with tanh map it to a semantic vector. The score is the cosine of query and post
-times a smoothing factor γ, which belongs to the softmax over one clicked and several other posts in
-training.
+A text is the vector of counts of its letter trigrams, those of #word# for each word
+("word hashing"). Layers with tanh map it to a semantic vector. The score is the cosine
+of query and post times a smoothing factor γ, which belongs to the softmax over one
+clicked and several other posts in training.
 
 Two named configurations:
 
 ``rao2019``
-    The paper's 300, 300 and 128 units and one row of weights for each of the 64,000 trigrams
-    (30,621 occur in its log), 19 million parameters, as a baseline of Rao et al. (2019): training
-    is that of section 4.3 there.
+    The paper's 300, 300 and 128 units and one row of weights for each of the 64,000
+    trigrams (30,621 occur in its log), 19 million parameters, as a baseline of Rao et
+    al. (2019): training is that of section 4.3 there.
 
 ``compact`` (the default)
-    About a third of these widths, and 16,384 rows shared by the trigrams. The cost of a training
-    step grows with the size of the first layer; words that share a row for one trigram differ in
-    their other trigrams. Dropout (the paper has none) prevents overfitting within an epoch or two
-    on the topics of two years.
+    About a third of these widths, and 16,384 rows shared by the trigrams. The cost of a
+    training step grows with the size of the first layer. Words that share a row for one
+    trigram differ in their other trigrams. Dropout, which the paper does not use,
+    prevents overfitting within an epoch or two on the topics of two years.
 
 Deviations, and choices where the paper is silent:
 
-* Query and post share all weights. The paper's formulas have one set of weights, Microsoft's later
-  code has two networks. With shared weights, the initial cosine is one of common trigrams, also for
-  words outside of the training topics; two networks would have to learn it word by word.
+* Query and post share all weights. The paper's formulas have one set of weights,
+  Microsoft's later code has two networks. With shared weights, the initial cosine is
+  one of common trigrams, also for words outside of the training topics; two networks
+  would have to learn it word by word.
 * γ = 10, as in that code; the paper tunes it on held-out data.
-* Weights of the first layer are initialised from U[-0.1, 0.1], since a text has tens of trigrams.
-  The paper's ±sqrt(6 / (in + out)), used for the other layers, would suit thousands.
+* Weights of the first layer are initialised from U[-0.1, 0.1], since a text has tens of
+  trigrams. The paper's ±sqrt(6 / (in + out)), used for the other layers, would suit
+  thousands.
 * The vector of a text without words is 0, and so is its cosine.
-* Relevance judgments replace clicks: each relevant post is trained with non-relevant ones of its
-  topic.
+* Relevance judgments replace clicks: each relevant post is trained with non-relevant
+  ones of its topic.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from tweetrerank.rerankers import devices
 from tweetrerank.rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker
-from tweetrerank.rerankers.networks.layers import (
-    mask_of_lengths,
-    unit_length,
-    xavier_linear,
-)
+from tweetrerank.rerankers.networks.layers.perceptrons import xavier_linear
+from tweetrerank.rerankers.networks.layers.term_vectors import unit_length
+from tweetrerank.rerankers.networks.layers.trigram_sums import TrigramSums
 from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.settings import Checked, at_least, named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
-from tweetrerank.rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
-
-# Knuth's multiplicative hash (2³² divided by the golden ratio, made odd): it spreads trigrams that
-# differ in their last letter only.
-_MULTIPLIER = 2654435761
+from tweetrerank.rerankers.text.words import TRIGRAM_COUNT
 
 
 @dataclass(frozen=True)
 class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    trigram_buckets: int = at_least(
-        1, 16_384, TRIGRAM_COUNT
-    )  # Rows of the first layer's weights
+    trigram_buckets: int = at_least(1, 16_384, TRIGRAM_COUNT)
+    """Rows of the first layer's weights."""
     trigram_size: int = 96  # Units of the first layer (paper: 300)
     hidden: int = 96  # Units of the second layer (paper: 300)
     sentence_size: int = 64  # Units of the last layer (paper: 128)
     smoothing: float = 10.0  # γ, factor of the cosine (see above)
-    dropout: float = (
-        0.4  # Share of the units of the first two layers dropped in training
-    )
+    dropout: float = 0.4
+    """Share of the units of the first two layers dropped in training."""
 
 
 class SemanticModel(Reranker):
-    """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3). Queries and
-    posts share the network. The hyperparameters contain ``smoothing``, γ."""
+    """Cosine of two texts' semantic vectors, times γ (section 3.3).
 
-    network: ClassVar[
-        type[nn.Module]
-    ]  # Maps trigram identifiers [B, L] to vectors [B, K]
+    Queries and posts share the network. The hyperparameters contain ``smoothing``, γ.
+    """
+
+    network: ClassVar[type[nn.Module]]
+    """Maps trigram identifiers [B, L] to vectors [B, K]."""
 
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(loss="listwise", learning_rate=1e-3, negatives=4)
@@ -92,61 +85,24 @@ class SemanticModel(Reranker):
         self.tower = self.network(config)
 
     def encode(self, inputs: Inputs, side: str) -> Tensor:
-        """Semantic vectors of B texts, of length 1, or 0 for a text without trigrams: [B, K]."""
+        """Semantic vectors [B, K] of length 1; 0 for a text without trigrams."""
         ids = inputs[TRIGRAMS].ids
-        return unit_length(self.tower(ids)) * ids.ne(0).any(dim=1, keepdim=True)
+        has_trigrams = ids.ne(0).any(dim=1, keepdim=True)
+        return unit_length(self.tower(ids)) * has_trigrams
 
     def interact(
-        self, queries: Tensor, posts: Tensor, query_of_post: Tensor
+        self,
+        queries: Tensor,
+        posts: Tensor,
+        query_of_post: Tensor,
     ) -> Interactions:
         """Products whose sum is the cosine: [P, 1, K]."""
-        return {"products": (queries[query_of_post] * posts).unsqueeze(1)}
+        products = queries[query_of_post] * posts
+        return {"products": products.unsqueeze(1)}
 
     def head(self, representations: Tensor) -> Tensor:
         """γ times the cosine: [P]."""
         return self.config.smoothing * representations.sum(dim=1)
-
-
-class TrigramSums(nn.Module):
-    """Product of a trained matrix, ``size`` columns, and the trigram counts of texts or words. It
-    is a sum of one vector for each trigram, so counts, almost all of which are zero, are never
-    computed. Trigrams share rows of the matrix if there are fewer ``buckets``. Initial weights are
-    drawn from U[-bound, bound]: a text has tens of trigrams, whose sum is in the steep range of
-    tanh."""
-
-    def __init__(self, size: int, buckets: int, bound: float = 0.1) -> None:
-        super().__init__()
-        self.buckets, self.sparse = buckets, False
-        # Row 0 is for padding and never read.
-        self.weight = nn.Parameter(torch.empty(buckets + 1, size))
-        nn.init.uniform_(self.weight, -bound, bound)
-
-    def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
-        """Sums over whole texts, ids [B, L]: [B, K]; or over parts of one text that begin at
-        ``offsets`` [B]."""
-        if self.buckets < TRIGRAM_COUNT:
-            mixed = (ids * _MULTIPLIER) & 0xFFFFFFFF
-            ids = torch.where(ids > 0, ((mixed * self.buckets) >> 32) + 1, 0)
-        how: dict[str, Any] = {"mode": "sum", "padding_idx": 0, "sparse": self.sparse}
-        return F.embedding_bag(ids, self.weight, offsets, **how)
-
-    def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W]. W are
-        the words of the longest text, at least 1, or the most that there can be."""
-        # The first trigram of a word is the only one that begins with # (class 0).
-        starts = (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
-        counts = starts.sum(dim=1)
-        most = (
-            max(1, int(counts.max()))
-            if ids.device.type in devices.HOSTS
-            else ids.shape[1]
-        )
-        mask = mask_of_lengths(counts, most)  # [B, W]
-        # The word of each trigram, ascending in row order; padding is of a row's last word.
-        places = torch.arange(mask.numel(), device=ids.device).view(mask.shape)
-        words = (starts.cumsum(dim=1) - 1).clamp_min(0) + places[:, :1]
-        offsets = torch.searchsorted(words.flatten(), places.flatten())
-        return self(ids.flatten(), offsets).view(*mask.shape, -1), mask
 
 
 class DeepNetwork(nn.Module):
@@ -174,6 +130,10 @@ class Model(SemanticModel):
     configurations = named(
         compact=Config(),
         rao2019=Config(
-            TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128, dropout=0.0
+            trigram_buckets=TRIGRAM_COUNT,
+            trigram_size=300,
+            hidden=300,
+            sentence_size=128,
+            dropout=0.0,
         ),
     )

@@ -1,34 +1,36 @@
 """DUET: a network for exact matches and one for meaning, trained together.
 
-Bhaskar Mitra, Fernando Diaz and Nick Craswell: *Learning to Match Using Local and Distributed
-Representations of Text for Web Search*, WWW 2017.
+Bhaskar Mitra, Fernando Diaz and Nick Craswell: *Learning to Match Using Local and
+Distributed Representations of Text for Web Search*, WWW 2017.
 
-The local network reads only the positions of query words in the post. The distributed network
-encodes the query, and each region of the post, by convolution and max pooling, and multiplies the
-vectors element by element. Each network ends in fully connected layers; their scores are added.
+The local network reads only the positions of query words in the post. The distributed
+network encodes the query, and each region of the post, by convolution and max pooling,
+and multiplies the vectors element by element. Each network ends in fully connected
+layers; their scores are added.
 
 Two named configurations:
 
 ``words`` (the default)
-    The distributed network reads fixed pre-trained word vectors: a hundred topics are too few to
-    learn the meaning of words.
+    The distributed network reads fixed pre-trained word vectors: a hundred topics are
+    too few to learn the meaning of words.
 
 ``rao2019``
-    It reads the character trigrams of each word, as the paper reads its 2,000 most frequent
-    n-graphs (n from 1 to 5). A word is the sum of its trigrams' trained vectors. Training is that
-    of section 4.3 of Rao et al. (2019), whose baseline it is.
+    It reads the character trigrams of each word, as the paper reads its 2,000 most
+    frequent n-graphs (n from 1 to 5). A word is the sum of its trigrams' trained
+    vectors. Training is that of section 4.3 of Rao et al. (2019), whose baseline it is.
 
 Deviations, and choices where the paper is silent:
 
-* Posts are short: ``post_words`` words instead of 1,000, and disjoint regions of ``region``
-  consecutive windows instead of overlapping ones of 100. Layer sizes are about a tenth of 300.
-* Both networks have separate weights for each query position or region, so texts are padded to
-  fixed sizes, with zeros after every layer: padding never changes a score. Words beyond these
-  sizes are ignored.
-* The paper's windows lie inside the text. Ours have at least one word (two zero vectors are added
-  on either side), so texts of one or two words have windows, too.
-* A trigram has a vector of ``trigram_size`` dimensions, where the paper's filters read counts: with
-  64,000 trigrams, each word of a filter would need as many weights.
+* Posts are short: ``post_words`` words instead of 1,000, and disjoint regions of
+  ``region`` consecutive spans instead of overlapping ones of 100. Layer sizes are about
+  a tenth of 300.
+* Both networks have separate weights for each query position or region, so texts are
+  padded to fixed sizes, with zeros after every layer: padding never changes a score.
+  Words beyond these sizes are ignored.
+* The paper's spans lie inside the text. Ours have at least one word (two zero vectors
+  are added on either side), so texts of one or two words have spans, too.
+* A trigram has a vector of ``trigram_size`` dimensions, where the paper's filters read
+  counts: with 64,000 trigrams, each word of a filter would need as many weights.
 * The last layers of both networks are one layer, since their scores are added.
 """
 
@@ -39,7 +41,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from tweetrerank.rerankers.networks import base
 from tweetrerank.rerankers.networks.base import (
     QUERY,
     TRIGRAMS,
@@ -47,13 +48,12 @@ from tweetrerank.rerankers.networks.base import (
     Encoded,
     Inputs,
     Interactions,
+    Reranker,
 )
-from tweetrerank.rerankers.networks.layers import (
-    WideConvolution,
-    mask_of_lengths,
-    word_vectors,
-)
-from tweetrerank.rerankers.networks.models.dssm import TrigramSums
+from tweetrerank.rerankers.networks.layers.convolutions import WideConvolution
+from tweetrerank.rerankers.networks.layers.positions import mask_of_lengths, pad_after
+from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
+from tweetrerank.rerankers.networks.layers.trigram_sums import TrigramSums
 from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.settings import Checked, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
@@ -65,14 +65,13 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``words``."""
 
     terms: str = one_of("words", "trigrams")
-    """Input of the distributed network: vectors of ``words``, or of their ``trigrams``."""
+    """Input of the distributed network: vectors of ``words``, or of ``trigrams``."""
     trigram_size: int = 32  # Dimensions of a trigram vector
-    local_filters: int = 32  # Filters over the positions of the post (paper: 300)
+    local_filters: int = 32  # C, filters over the positions of the post (paper: 300)
     filters: int = 48  # F of the distributed network (paper: 300)
-    width: int = at_least(
-        1, 3
-    )  # Words under a filter of the distributed network (paper: 3)
-    region: int = at_least(1, 8)  # Windows that are pooled to one vector (paper: 100)
+    width: int = at_least(1, 3)
+    """Words under a filter of the distributed network (paper: 3)."""
+    region: int = at_least(1, 8)  # Spans that are pooled to one vector (paper: 100)
     hidden: int = 32  # Units of each network's fully connected layer (paper: 300)
     dropout: float = 0.2  # Share of hidden units dropped in training
     query_words: int = at_least(1, 16)  # Words of a query, at most (paper: 10)
@@ -80,16 +79,23 @@ class Config(Checked):
 
     def regions(self) -> int:
         """R, regions of the longest post."""
-        return -(-(self.post_words + self.width - 1) // self.region)
+        spans = self.post_words + self.width - 1
+        return -(-spans // self.region)
 
 
-class Model(base.Reranker):
+class Model(Reranker):
     """The networks of section 3; see the module's docstring."""
 
-    configurations = named(words=Config(), rao2019=Config(terms="trigrams"))
+    configurations = named(
+        words=Config(),
+        rao2019=Config(terms="trigrams"),
+    )
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(
-        loss="listwise", learning_rate=1e-3, weight_decay=1e-2, negatives=4
+        loss="listwise",
+        learning_rate=1e-3,
+        weight_decay=1e-2,
+        negatives=4,
     )
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS)
@@ -101,7 +107,7 @@ class Model(base.Reranker):
             self.vectors: Any = word_vectors(vocabulary, "static", unknown=0.25)
         else:
             size = config.trigram_size
-            self.vectors = TrigramSums(size, TRIGRAM_COUNT, 0.25)
+            self.vectors = TrigramSums(size, TRIGRAM_COUNT, bound=0.25)
         self.places = nn.Linear(config.post_words, config.local_filters)
         self.local = nn.Linear(config.query_words * config.local_filters, config.hidden)
         self.query = TextNetwork(size, config)
@@ -111,30 +117,39 @@ class Model(base.Reranker):
         self.score = nn.Linear(2 * config.hidden, 1)
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
-        """Vectors [B, R, F] of the regions of B posts, 0 for padding, or [B, 1, F] of queries."""
-        config, is_query = self.config, side == QUERY
-        words = inputs[WORDS].first(
-            config.query_words if is_query else config.post_words
-        )
-        if config.terms == "words":
-            vectors = self.vectors(words.ids)
-        else:
-            sums, _ = self.vectors.by_word(inputs[TRIGRAMS].ids)
-            vectors = sums[:, : words.ids.shape[1]]
-        if is_query:  # One region
-            windows = words.ids.shape[1] + config.width - 1
-            return Encoded(self.query(vectors, words.lengths, windows), words)
+        """Vectors [B, R, F] of regions of B posts, 0 for padding; [B, 1, F] of queries.
+
+        A query is one region.
+        """
+        config = self.config
+        if side == QUERY:
+            words = inputs[WORDS].first(config.query_words)
+            vectors = self._word_vectors(inputs, words.ids)
+            region = words.ids.shape[1] + config.width - 1
+            return Encoded(self.query(vectors, words.lengths, region), words)
+        words = inputs[WORDS].first(config.post_words)
+        vectors = self._word_vectors(inputs, words.ids)
         return Encoded(self.post(vectors, words.lengths, config.region), words)
 
+    def _word_vectors(self, inputs: Inputs, ids: Tensor) -> Tensor:
+        """Vectors [B, L, E] of the words ``ids`` [B, L]."""
+        if self.config.terms == "words":
+            return self.vectors(ids)
+        sums, _ = self.vectors.by_word(inputs[TRIGRAMS].ids)
+        return sums[:, : ids.shape[1]]
+
     def interact(
-        self, queries: Encoded, posts: Encoded, query_of_post: Tensor
+        self,
+        queries: Encoded,
+        posts: Encoded,
+        query_of_post: Tensor,
     ) -> Interactions:
-        """Filters over exact matches [P, Lq, C], and products of region vectors [P, R, F]."""
+        """Filters over exact matches [P, Lq, C], and region products [P, R, F]."""
         query_ids = queries.words.ids[query_of_post]
         exact = query_ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
-        mask = queries.words.mask[query_of_post].unsqueeze(2)
+        mask = queries.words.mask[query_of_post].unsqueeze(2)  # [P, Lq, 1]
         matches = exact.float() * mask
-        # Positions beyond the batch's longest post are zeros; their weights are left out.
+        # Positions beyond the batch's longest post are zeros, and need no weights.
         weights = self.places.weight[:, : matches.shape[2]]
         local = torch.tanh(F.linear(matches, weights, self.places.bias))
         products = queries.vectors[query_of_post] * posts.vectors
@@ -144,8 +159,8 @@ class Model(base.Reranker):
         """The last hidden layers of both networks, concatenated: [P, 2 · hidden]."""
         local = flattened(interactions["local"], self.config.query_words)
         distributed = flattened(interactions["distributed"], self.config.regions())
-        hidden = torch.cat([self.local(local), self.distributed(distributed)], dim=1)
-        return self.dropout(torch.tanh(hidden))
+        hidden = [self.local(local), self.distributed(distributed)]
+        return self.dropout(torch.tanh(torch.cat(hidden, dim=1)))
 
 
 class TextNetwork(nn.Module):
@@ -157,19 +172,38 @@ class TextNetwork(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.filters))
         self.output = nn.Linear(config.filters, config.filters)
 
-    def forward(self, words: Tensor, lengths: Tensor, region: int) -> Tensor:
-        """Vectors [B, R, F] of the regions of ``region`` windows of texts [B, L, E]."""
-        windows, lengths = self.convolution(words, lengths)
-        inside = mask_of_lengths(lengths, windows.shape[1])
-        # tanh is above -1, so windows without a word never are the maximum of a region.
-        values = torch.tanh(windows + self.bias).masked_fill(~inside.unsqueeze(2), -1.0)
-        missing = -windows.shape[1] % region
-        values = F.pad(values, (0, 0, 0, missing), value=-1.0)
-        there = F.pad(inside, (0, missing)).view(len(words), -1, region).any(dim=2)
-        pooled = values.view(len(words), -1, region, values.shape[2]).amax(dim=2)
-        return torch.tanh(self.output(pooled)) * there.unsqueeze(2)
+    def forward(
+        self,
+        words: Tensor,
+        lengths: Tensor,
+        region: int,
+    ) -> Tensor:
+        """Vectors [B, R, F] of the regions of ``region`` spans of texts [B, L, E]."""
+        count = len(words)
+        spans, span_lengths = self.convolution(words, lengths)
+        inside = mask_of_lengths(span_lengths, spans.shape[1])
+        # tanh is above -1, so spans without a word never are the maximum of a region.
+        values = torch.tanh(spans + self.bias)
+        values = values.masked_fill(~inside.unsqueeze(2), -1.0)
+        missing = -spans.shape[1] % region
+        values = F.pad(
+            values,
+            (0, 0, 0, missing),
+            value=-1.0,
+        )
+        inside = F.pad(inside, (0, missing))
+        has_words = inside.view(count, -1, region).any(dim=2)  # [B, R]
+        regions = values.view(
+            count,
+            -1,
+            region,
+            values.shape[2],
+        )
+        pooled = regions.amax(dim=2)  # [B, R, F]
+        return torch.tanh(self.output(pooled)) * has_words.unsqueeze(2)
 
 
 def flattened(places: Tensor, most: int) -> Tensor:
-    """``places`` [P, L, K], padded to ``most`` positions and flattened: [P, most · K]."""
-    return F.pad(places, (0, 0, 0, most - places.shape[1])).flatten(1)
+    """Pad ``places`` [P, L, K] to ``most`` positions, and flatten: [P, most · K]."""
+    missing = most - places.shape[1]
+    return pad_after(places, missing).flatten(1)

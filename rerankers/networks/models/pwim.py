@@ -1,37 +1,41 @@
 """PWIM: a deep convolutional network over pairwise word interactions (WordLevel).
 
-Hua He and Jimmy Lin: *Pairwise Word Interaction Modeling with Deep Neural Networks for Semantic
-Similarity Measurement*, NAACL 2016; trained with pairs of answers as in Jinfeng Rao, Hua He and
-Jimmy Lin: *Noise-Contrastive Estimation for Answer Selection with Deep Neural Networks*, CIKM 2016.
+Hua He and Jimmy Lin: *Pairwise Word Interaction Modeling with Deep Neural Networks for
+Semantic Similarity Measurement*, NAACL 2016; trained with pairs of answers as in
+Jinfeng Rao, Hua He and Jimmy Lin: *Noise-Contrastive Estimation for Answer Selection
+with Deep Neural Networks*, CIKM 2016.
 
-A bidirectional LSTM encodes both texts. Every pair of words is compared: cosine, distance and dot
-product of four kinds of states form a cube of 12 layers; a 13th is the mask of words. The
-similarity focus selects the best-matching pairs, each word at most once, and scales down all
-others. A convolutional network for images reads the cube.
+A bidirectional LSTM encodes both texts. Every pair of words is compared: cosine,
+distance and dot product of four kinds of states form a cube of 12 layers; a 13th is the
+mask of words. The similarity focus selects the best-matching pairs, each word at most
+once, and scales down all others. A convolutional network for images reads the cube.
 
 Two named configurations:
 
 ``paper``
-    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels; tanh and
-    dropout in the fully connected layer, and RMSprop, as in section 4 of the CIKM paper.
+    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels;
+    tanh and dropout in the fully connected layer, and RMSprop, as in section 4 of the
+    CIKM paper.
 
 ``compact`` (the default)
     About a fifth of both; trains in minutes on a CPU with a few thousand pairs.
 
 Deviations, and choices where the paper is silent:
 
-* Texts are cut to ``size`` words before encoding, not after it. The cube always has this size,
-  since padding takes part in convolutions.
-* The focus selects by the concatenated states of both directions: once by the highest cosine, once
-  by the smallest distance. A pair selected by either keeps its values.
-* Of about equal matches the earlier one is selected (``PER_PLACE``); otherwise rounding would
-  decide in texts that repeat themselves.
-* The last pooling is a maximum over all remaining positions (2 × 2 for a size of 32), so that any
-  ``size`` is possible; the poolings before it round up.
-* Each direction has its own LSTM, shared by both texts; the authors' code has one LSTM for both
-  directions. It also negates distances, which only changes the sign of weights.
-* The CIKM paper has tanh as "the non-linear activation function [...] in the fully-connected
-  layer": in ``paper`` there only; convolutions have ReLUs, as in the NAACL paper.
+* Texts are cut to ``size`` words before encoding, not after it. The cube always has
+  this size, since padding takes part in convolutions.
+* The focus selects by the concatenated states of both directions: once by the highest
+  cosine, once by the smallest distance. A pair selected by either keeps its values.
+* Of about equal matches the earlier one is selected (``PER_PLACE``); otherwise rounding
+  would decide in texts that repeat themselves.
+* The last pooling is a maximum over all remaining positions (2 × 2 for a size of 32),
+  so that any ``size`` is possible; the poolings before it round up.
+* Each direction has its own LSTM, shared by both texts; the authors' code has one LSTM
+  for both directions. It also negates distances, which only changes the sign of
+  weights.
+* The CIKM paper has tanh as "the non-linear activation function [...] in the
+  fully-connected layer": in ``paper`` there only; convolutions have ReLUs, as in the
+  NAACL paper.
 * The batch size is not given: one pair in ``paper``, as in the CIKM paper's code.
 * Lengths are sqrt(x · x + 1e-8), so the cosine with a zero state is 0.
 * A softmax over two classes is one logit.
@@ -46,11 +50,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tweetrerank.rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
-from tweetrerank.rerankers.networks.layers import (
-    perceptron,
-    square_convolution,
-    word_vectors,
-)
+from tweetrerank.rerankers.networks.layers.convolutions import square_convolution
+from tweetrerank.rerankers.networks.layers.perceptrons import perceptron
+from tweetrerank.rerankers.networks.layers.positions import pad_after
+from tweetrerank.rerankers.networks.layers.term_vectors import word_vectors
 from tweetrerank.rerankers.networks.training.training_settings import (
     OF_ANSWERS,
     RAO_2016,
@@ -58,36 +61,32 @@ from tweetrerank.rerankers.networks.training.training_settings import (
 from tweetrerank.rerankers.settings import Checked, above_zero, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
-CHANNELS = (
-    128,
-    164,
-    192,
-    192,
-    128,
-)  # Channels of the paper's convolutions, each of 3 × 3
-LAYERS = (
-    13  # Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words
-)
+CHANNELS = (128, 164, 192, 192, 128)
+"""Channels of the paper's convolutions, each of 3 × 3."""
+
+LAYERS = 13
+"""Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words."""
+
 PER_PLACE = 2e-6
-"""Preference of a match over one that is a position later (positions count row by row). It is above
-the rounding error of a cosine and below relevant differences."""
+"""Preference of a match over one that is a position later.
+
+Positions count row by row. The preference is above the rounding error of a cosine and
+below relevant differences."""
 
 
 @dataclass(frozen=True)
 class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    lstm_units: int = at_least(
-        1, 50
-    )  # Units of the LSTM in each direction (paper: 250)
+    lstm_units: int = at_least(1, 50)
+    """H, units of the LSTM in each direction (paper: 250)."""
     channel_share: float = above_zero(0.1875)
     """Channels, as a share of the paper's; rounded to multiples of 8."""
     size: int = at_least(1, 32)  # Words of each text, at most (authors' code: 32 to 64)
     focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
     hidden: int = 128  # Units of the fully connected layer (paper: 128)
-    activation: str = one_of(
-        "relu", "tanh"
-    )  # Of the hidden layer (CIKM 2016, section 4: tanh)
+    activation: str = one_of("relu", "tanh")
+    """Activation of the hidden layer (CIKM 2016, section 4: tanh)."""
     dropout: float = 0.2  # Share of hidden units dropped in training (CIKM 2016: 0.5)
 
     def channels(self) -> list[int]:
@@ -95,15 +94,16 @@ class Config(Checked):
         if self.channel_share == 1.0:
             return list(CHANNELS)
         # Convolutions compute 8 channels at a time.
-        return [max(8, 8 * round(self.channel_share * count / 8)) for count in CHANNELS]
+        eighths = [round(self.channel_share * count / 8) for count in CHANNELS]
+        return [max(8, 8 * count) for count in eighths]
 
 
 class LstmStates(NamedTuple):
-    """States [B, L, H] of the LSTMs from the first and the last word on, and the mask [B, L]."""
+    """States [B, L, H] of the LSTMs from the first and the last word on."""
 
     forward: Tensor
     backward: Tensor
-    mask: Tensor
+    mask: Tensor  # [B, L]
 
 
 class Model(Reranker):
@@ -114,7 +114,7 @@ class Model(Reranker):
         paper=Config(lstm_units=250, channel_share=1.0, activation="tanh", dropout=0.5),
     )
     training_settings = replace(OF_ANSWERS, optimizer="rmsprop")
-    own_settings = named(
+    configuration_settings = named(
         paper=replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4)
     )
 
@@ -124,48 +124,79 @@ class Model(Reranker):
         size = vocabulary.vectors.shape[1]
         self.from_beginning = nn.LSTM(size, config.lstm_units, batch_first=True)
         self.from_end = nn.LSTM(size, config.lstm_units, batch_first=True)
-        counts = [LAYERS, *config.channels()]
+        channels = [LAYERS, *config.channels()]
         self.convolutions = nn.ModuleList(
-            square_convolution(before, after, 3) for before, after in pairwise(counts)
+            square_convolution(before, after, 3) for before, after in pairwise(channels)
         )
-        self.score = perceptron(counts[-1], config.hidden, 1, config.dropout)
+        self.score = perceptron(
+            channels[-1],
+            config.hidden,
+            1,
+            config.dropout,
+        )
         if config.activation == "tanh":
             self.score[1] = nn.Tanh()
 
     def encode(self, inputs: Inputs, side: str) -> LstmStates:
         """LSTM states of B texts (section 4)."""
-        ids, mask = (words := inputs[WORDS].first(self.config.size)).ids, words.mask
-        vectors = self.vectors(ids)
-        turned = backwards(ids).unsqueeze(2)
+        words = inputs[WORDS].first(self.config.size)
+        vectors = self.vectors(words.ids)
         forward, _ = self.from_beginning(vectors)
-        # Each text is reversed without its padding, so padding comes last in both directions.
-        from_end, _ = self.from_end(vectors.gather(1, turned.expand_as(vectors)))
-        backward = from_end.gather(1, turned.expand_as(from_end))
-        return LstmStates(
-            forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask
-        )
+        # Each text is reversed without its padding, so padding comes last in both
+        # directions.
+        places = backwards(words.ids).unsqueeze(2)
+        from_end, _ = self.from_end(vectors.gather(1, places.expand_as(vectors)))
+        backward = from_end.gather(1, places.expand_as(from_end))
+        mask = words.mask
+        column = mask.unsqueeze(2)
+        return LstmStates(forward * column, backward * column, mask)
 
     def interact(
-        self, queries: LstmStates, posts: LstmStates, query_of_post: Tensor
+        self,
+        queries: LstmStates,
+        posts: LstmStates,
+        query_of_post: Tensor,
     ) -> Interactions:
-        """The cube after the focus (sections 5, 6): [P, Lq, size · 13], 0 for padding."""
-        aligned = LstmStates(*(values[query_of_post] for values in queries))
-        words = aligned.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
-        cube = torch.stack(compare(aligned, posts), dim=3) * words.unsqueeze(3)
-        picked = focus(cube[..., 0], cube[..., 1], words > 0, self.config.size)
-        cube = cube * torch.where(picked, 1.0, self.config.focus_weight).unsqueeze(3)
-        cube = torch.cat([cube, words.unsqueeze(3)], dim=3)
-        return {
-            "cube": F.pad(cube, (0, 0, 0, self.config.size - cube.shape[2])).flatten(2)
-        }
+        """The cube after the focus (sections 5 and 6): [P, Lq, size · 13]."""
+        size = self.config.size
+        query = LstmStates(
+            queries.forward[query_of_post],
+            queries.backward[query_of_post],
+            queries.mask[query_of_post],
+        )
+        words = query.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
+        mask = words.unsqueeze(3)
+        cube = torch.stack(compare(query, posts), dim=3) * mask  # [P, Lq, Ld, 12]
+        is_selected = focus(
+            cube[..., 0],
+            cube[..., 1],
+            words > 0,
+            size,
+        )
+        scales = torch.where(is_selected, 1.0, self.config.focus_weight)
+        cube = torch.cat([cube * scales.unsqueeze(3), mask], dim=3)  # [P, Lq, Ld, 13]
+        missing = size - cube.shape[2]
+        return {"cube": F.pad(cube, (0, 0, 0, missing)).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The convolutions (section 7): [P, channels of the last one]."""
-        cube, size = interactions["cube"], self.config.size
-        padded = F.pad(cube, (0, 0, 0, size - cube.shape[1]))
-        image = padded.view(-1, size, size, LAYERS).permute(0, 3, 1, 2)
-        for place, layer in enumerate(self.convolutions):
-            if place:
+        cube = interactions["cube"]
+        size = self.config.size
+        padded = pad_after(cube, size - cube.shape[1])
+        image = padded.view(
+            -1,
+            size,
+            size,
+            LAYERS,
+        )
+        image = image.permute(
+            0,
+            3,
+            1,
+            2,
+        )  # [P, 13, size, size]
+        for number, layer in enumerate(self.convolutions):
+            if number > 0:
                 image = F.max_pool2d(image, 2, ceil_mode=True)
             image = F.relu(layer(image))
         return image.amax(dim=(2, 3))
@@ -173,56 +204,91 @@ class Model(Reranker):
 
 def backwards(ids: Tensor) -> Tensor:
     """Positions [B, L] that reverse texts [B, L]; padding stays at the end."""
-    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    places = torch.arange(ids.shape[1], device=ids.device)
+    places = places.expand_as(ids)
     from_end = ids.ne(0).sum(dim=1, keepdim=True) - 1 - places
     return torch.where(from_end >= 0, from_end, places)
 
 
+class Comparison(NamedTuple):
+    """Products of one kind of states of two texts."""
+
+    dot: Tensor  # [P, Lq, Ld]
+    squared_distance: Tensor  # [P, Lq, Ld]
+    query_square: Tensor  # [P, Lq, 1] squared lengths
+    post_square: Tensor  # [P, 1, Ld]
+
+    def layers(self) -> list[Tensor]:
+        """coU: cosine, distance and dot product, [P, Lq, Ld] each."""
+        query_length = torch.sqrt(self.query_square + 1e-8)
+        post_length = torch.sqrt(self.post_square + 1e-8)
+        cosine = self.dot / (query_length * post_length)
+        distance = torch.sqrt(self.squared_distance + 1e-8)
+        return [cosine, distance, self.dot]
+
+
 def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
-    """Section 5, coU: 12 layers [P, Lq, Ld] of the cube. Cosine, distance and dot product of the
-    concatenated states, then of forward, backward and added states. Products of concatenated states
-    are sums over both directions."""
-    parts = []
-    for query, post in (
-        (queries.forward, posts.forward),
-        (queries.backward, posts.backward),
-        (queries.forward + queries.backward, posts.forward + posts.backward),
-    ):
-        # By differences: for equal states, x² + y² - 2xy would be rounding error only.
-        distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
-        squares = (
-            query.square().sum(dim=2).unsqueeze(2),
-            post.square().sum(dim=2).unsqueeze(1),
-        )
-        parts.append((torch.bmm(query, post.mT), distance.square(), *squares))
-    both = [
-        forward + backward for forward, backward in zip(parts[0], parts[1], strict=True)
-    ]
+    """Section 5, coU: 12 layers [P, Lq, Ld] of the cube.
+
+    Comparisons are of the concatenated states, then of forward, backward and added
+    states. Products of concatenated states are sums over both directions.
+    """
+    forward = _comparison(queries.forward, posts.forward)
+    backward = _comparison(queries.backward, posts.backward)
+    added = _comparison(
+        queries.forward + queries.backward,
+        posts.forward + posts.backward,
+    )
+    concatenated = Comparison(
+        forward.dot + backward.dot,
+        forward.squared_distance + backward.squared_distance,
+        forward.query_square + backward.query_square,
+        forward.post_square + backward.post_square,
+    )
     layers = []
-    for dot, squared_distance, query_square, post_square in (both, *parts):
-        lengths = torch.sqrt(query_square + 1e-8) * torch.sqrt(post_square + 1e-8)
-        layers += [dot / lengths, torch.sqrt(squared_distance + 1e-8), dot]
+    for comparison in (concatenated, forward, backward, added):
+        layers += comparison.layers()
     return layers
 
 
+def _comparison(query: Tensor, post: Tensor) -> Comparison:
+    """Products of states [P, Lq, H] and [P, Ld, H]."""
+    # By differences: for equal states, x² + y² - 2xy would be rounding error only.
+    distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
+    return Comparison(
+        torch.bmm(query, post.mT),
+        distance.square(),
+        query.square().sum(dim=2).unsqueeze(2),
+        post.square().sum(dim=2).unsqueeze(1),
+    )
+
+
 @torch.no_grad()
-def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
-    """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld]. The highest
-    cosines and the smallest distances are selected where ``words`` is True, all three [P, Lq, Ld],
-    each row and column at most once; ``size`` positions are in a row of the cube."""
+def focus(
+    cosine: Tensor,
+    distance: Tensor,
+    words: Tensor,
+    size: int,
+) -> Tensor:
+    """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
+
+    The highest cosines and the smallest distances are selected where ``words`` is True,
+    all three [P, Lq, Ld], and each row and column at most once. A row of the cube has
+    ``size`` positions.
+    """
     pairs, rows, columns = words.shape
     places = torch.arange(rows * columns, device=words.device).view(rows, columns)
-    later = PER_PLACE * (places // columns * size + places % columns)
-    left = torch.cat([cosine - later, -distance - later])
-    left = left.masked_fill(~torch.cat([words, words]), -torch.inf)
-    picked, everyone = (
-        torch.zeros_like(left),
-        torch.arange(2 * pairs, device=words.device),
-    )
+    penalty = PER_PLACE * (places // columns * size + places % columns)
+    # By cosine and by distance: [2 · P, Lq, Ld]
+    preference = torch.cat([cosine - penalty, -distance - penalty])
+    preference = preference.masked_fill(~torch.cat([words, words]), -torch.inf)
+    selected = torch.zeros_like(preference)
+    everyone = torch.arange(2 * pairs, device=words.device)
     for _ in range(min(rows, columns)):
-        best, place = left.flatten(1).max(dim=1)
-        row, column = place // columns, place % columns
-        picked[everyone, row, column] += best > -torch.inf
-        left[everyone, row] = -torch.inf
-        left[everyone, :, column] = -torch.inf
-    return picked.view(2, *words.shape).any(dim=0)
+        best, place = preference.flatten(1).max(dim=1)
+        row = place // columns
+        column = place % columns
+        selected[everyone, row, column] += best > -torch.inf
+        preference[everyone, row] = -torch.inf
+        preference[everyone, :, column] = -torch.inf
+    return selected.view(2, *words.shape).any(dim=0)

@@ -1,11 +1,13 @@
-"""Word counts: how many words of the question an answer has, the baselines of answer selection.
+"""Word counts: common words of question and answer, a baseline of answer selection.
 
-Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
-Selection*, 2014, section 4.3, after Wen-tau Yih, Ming-Wei Chang, Christopher Meek and Andrzej
-Pastusiak: *Question Answering Using Enhanced Lexical Semantic Models*, ACL 2013.
+Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer
+Sentence Selection*, 2014, section 4.3, after Wen-tau Yih, Ming-Wei Chang, Christopher
+Meek and Andrzej Pastusiak: *Question Answering Using Enhanced Lexical Semantic Models*,
+ACL 2013.
 
-The score is the number of distinct common words without stop words (configuration ``count``), or
-the sum of their IDF (``weighted``). Nothing is trained. IDF is the checkpoint's.
+The score is the number of distinct common words without stop words (configuration
+``count``), or the sum of their IDF (``weighted``). Nothing is trained. IDF is the
+checkpoint's.
 """
 
 from dataclasses import dataclass
@@ -19,10 +21,13 @@ from tweetrerank.rerankers.networks.base import (
     Reranker,
     Terms,
 )
-from tweetrerank.rerankers.networks.layers import WordOverlap
+from tweetrerank.rerankers.networks.layers.common_words import WordOverlap
 from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.settings import named
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
+
+CONTENT_COUNT = 2  # Column of the overlap: common words without stop words
+CONTENT_IDF = 3  # The sum of their IDF
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,10 @@ class Config:
 class Model(Reranker):
     """A count of common words; see the module's docstring."""
 
-    configurations = named(count=Config(), weighted=Config(weighted=True))
+    configurations = named(
+        count=Config(),
+        weighted=Config(weighted=True),
+    )
     training_settings = Settings(epochs=0)
     interactions_are_fixed = True
 
@@ -49,8 +57,12 @@ class Model(Reranker):
         return inputs[WORDS]
 
     def interact(
-        self, queries: Terms, posts: Terms, query_of_post: Tensor
+        self,
+        queries: Terms,
+        posts: Terms,
+        query_of_post: Tensor,
     ) -> Interactions:
         """The count of each pair: [P, 1, 1]."""
-        counts = self.overlap(queries, posts.ids, query_of_post)
-        return {"count": counts[:, 2 + self.config.weighted].view(-1, 1, 1)}
+        column = CONTENT_IDF if self.config.weighted else CONTENT_COUNT
+        counts = self.overlap(queries, posts.ids, query_of_post)  # [P, 4]
+        return {"count": counts[:, column].view(-1, 1, 1)}

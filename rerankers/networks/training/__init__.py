@@ -1,1 +1,1 @@
-"""The training loop, its settings, losses, negatives and optimizers."""
+"""Training of networks: loop, settings, losses, optimizers, examples and sampling."""

@@ -1,4 +1,4 @@
-"""Settings of training, which scoring does not need."""
+"""Settings of training; scoring does not need them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,42 +11,58 @@ class Settings(Checked):
     """How to train; each model declares its own defaults."""
 
     loss: str = one_of("listwise", "pairwise", "pointwise")
-    """``listwise``, ``pairwise`` (hinge, with margin 1) or ``pointwise`` (cross-entropy)."""
-    optimizer: str = one_of("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
+    """``listwise``, ``pairwise`` (hinge, margin 1) or ``pointwise`` (cross-entropy)."""
+    optimizer: str = one_of(
+        "adamw",
+        "adadelta",
+        "adagrad",
+        "rmsprop",
+        "sgd",
+    )
     momentum: float = at_least(0, 0.9)  # Nesterov momentum of ``sgd``
-    learning_rate: float = above_zero(2e-3)  # Of the first step
+    learning_rate: float = above_zero(2e-3)  # Rate of the first step
     schedule: str = one_of("linear", "constant", "plateau")
-    """Learning rate: ``linear``, falls to a tenth over all epochs; ``constant``; ``plateau``,
-    halved after epochs without a better validation figure."""
+    """Learning rate: ``linear`` falls to a tenth over all epochs, ``constant`` does not
+    change, ``plateau`` is halved after epochs without a better validation figure."""
     halve_after: int = at_least(1, 1)
-    """Epochs in a row without a better validation figure after which ``plateau`` halves."""
+    """Epochs in a row without a better validation figure before ``plateau`` halves."""
     clipping: float = at_least(0, 5.0)
-    """Euclidean norm to which the gradients of a step are clipped; 0 clips nothing."""
+    """Limit of the Euclidean norm of a step's gradients; 0 is no limit."""
     weight_decay: float = at_least(0, 1e-3)  # L2 penalty (decoupled for AdamW)
-    epochs: int = at_least(
-        0, 12
-    )  # Maximum number; 0 for what is not trained step by step
+    epochs: int = at_least(0, 12)  # Maximum number; 0 for a model without steps
     steps: int = at_least(0, 50)
-    """Steps an epoch, after which follows validation; 0: one pass, over all pairs with the sampling
-    ``pairs``, else over all relevant posts, with ``positives`` 1."""
-    sampling: str = one_of("random", "max", "mix", "corrupted", "pairs")
-    """Negatives: ``random``; ``max``, the topic's most similar to the positive by the last epoch's
-    model; ``mix``, half of each; ``corrupted``, posts of other topics. With ``pairs`` a step takes
-    the next pairs of a shuffled pass, without lists of topics."""
+    """Steps of an epoch, before validation.
+
+    0 is one pass: over all pairs with the sampling ``pairs``, else over all relevant
+    posts, with ``positives`` 1."""
+    sampling: str = one_of(
+        "random",
+        "max",
+        "mix",
+        "corrupted",
+        "pairs",
+    )
+    """Negatives of a step.
+
+    ``random``: of the topic. ``max``: the topic's most similar to the positive by the
+    last epoch's model. ``mix``: half of each. ``corrupted``: posts of other topics.
+    ``pairs``: a step takes the next pairs of a shuffled pass, without lists of topics.
+    """
     batch_topics: int = at_least(1, 12)  # Topics in a step
     positives: int = at_least(1, 3)  # Relevant posts drawn for each topic of a step
     negatives: int = at_least(1, 7)  # Negatives for each relevant post
     batch_pairs: int = at_least(1, 50)  # Pairs in a step of the sampling ``pairs``
-    patience: int = at_least(
-        1, 4
-    )  # Epochs without a better validation figure before stopping
+    patience: int = at_least(1, 4)
+    """Epochs without a better validation figure before training stops."""
     select: str = one_of("map", "mrr", "loss")
-    """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
+    """Validation figure that selects the best epoch: ``map``, ``mrr`` or ``loss``."""
     precision: str = one_of("fp32", "bf16")
-    """Number format of the products in MP-HCNN's trained convolutions: ``fp32``, or ``bf16``, up to
-    three times as fast, where the processor multiplies it; all else is in single precision."""
+    """Number format of the products in MP-HCNN's trained convolutions.
+
+    ``bf16`` is up to three times as fast as ``fp32`` on processors that multiply it.
+    All other numbers are in single precision."""
     held_out: float = 0.15
-    """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
+    """Share of topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
     held_out_of: str = one_of("all", "each")
     """The share is one of ``all`` topics, or of the topics of ``each`` collection."""
     seed: int = at_least(0, 1)  # Seed of every random choice
@@ -55,16 +71,20 @@ class Settings(Checked):
         """A message for each impossible value and combination."""
         yield from super().problems()
         if not 0 < self.held_out < 1:
-            yield f"setting held_out: found {self.held_out!r}, expected a share in (0, 1)"
+            yield (
+                f"setting held_out: found {self.held_out!r}, expected a share in (0, 1)"
+            )
         if self.sampling == "pairs" and self.loss != "pointwise":
             yield (
-                f"setting sampling: found pairs with the loss {self.loss}, which compares the "
-                "posts of a list; expected the loss pointwise, or another sampling"
+                f"setting sampling: found pairs with the loss {self.loss}, which "
+                "compares the posts of a list; expected the loss pointwise, or another "
+                "sampling"
             )
         if not self.steps and self.sampling != "pairs" and self.positives != 1:
             yield (
-                f"setting steps: found 0, one pass over all relevant posts, with "
-                f"{self.positives} of them in a list; expected `positives` 1, or a number of steps"
+                "setting steps: found 0, one pass over all relevant posts, with "
+                f"{self.positives} of them in a list; expected `positives` 1, or a "
+                "number of steps"
             )
 
 
@@ -72,9 +92,13 @@ OF_PAIRS = Settings(loss="pointwise", sampling="pairs", weight_decay=1e-4)
 """Cross-entropy of single pairs."""
 
 HINGE = Settings(
-    loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
+    loss="pairwise",
+    learning_rate=1e-2,
+    weight_decay=1e-4,
+    epochs=20,
+    patience=5,
 )
-"""A hinge loss of margin 1, as of DRMM and K-NRM, over lists instead of triples or pairs."""
+"""The hinge loss of DRMM and K-NRM, of margin 1, but over lists instead of triples."""
 
 RAO_2019 = replace(
     OF_PAIRS,
@@ -91,9 +115,11 @@ RAO_2019 = replace(
     select="loss",
     held_out=0.1,
 )
-"""MP-HCNN and all neural baselines in Rao et al. (2019), section 4.3, which says nothing of
-momentum, decay, clipping and an end of training, but that it usually converges in 10 epochs; the
-authors' code of MP-HCNN takes at most 15, and stops after 4 without a lower loss."""
+"""MP-HCNN and all neural baselines in Rao et al. (2019), section 4.3.
+
+The paper does not mention momentum, decay, clipping or an end of training, only that it
+usually converges in 10 epochs. The authors' code of MP-HCNN takes at most 15, and stops
+after 4 without a lower loss."""
 
 RAO_2016 = replace(
     RAO_2019,
@@ -105,7 +131,7 @@ RAO_2016 = replace(
     select="mrr",
     held_out=0.15,
 )
-"""MP-CNN in Rao et al. (2016); the size of a batch is that of the authors' code."""
+"""MP-CNN in Rao et al. (2016); the batch size is that of the authors' code."""
 
 OF_ANSWERS = Settings(
     loss="pairwise",

@@ -1,0 +1,1 @@
+"""Batch jobs: rows of input files, their scores, and Ray clusters."""

@@ -1,0 +1,258 @@
+"""Collections of values in memory and of data sets of ir_datasets.
+
+They become users' collections below ``collections`` in the home folder. The name of a
+folder depends on the posts' content, so posts are written and indexed once, for all
+topics.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tweetrerank.indexes.data_error import DataError
+from tweetrerank.indexes.files import atomic_file, sha256_of, write_bytes
+from tweetrerank.indexes.posts import Post, as_post
+from tweetrerank.indexes.records import id_under, rows_of, short, well_formed
+from tweetrerank.pipeline.collections.collection import Collection
+from tweetrerank.pipeline.collections.folders import home_directory
+from tweetrerank.pipeline.collections.own import ENDING, read_collection
+from tweetrerank.pipeline.collections.topics import (
+    Rows,
+    Topic,
+    TopicsLike,
+    as_topics,
+)
+from tweetrerank.pipeline.collections.trec import (
+    NAMES,
+    QRELS_COLUMNS,
+    Qrels,
+    grade_of,
+    joined_qrels,
+)
+from tweetrerank.pipeline.text import did_you_mean, say
+from tweetrerank.pipeline.usage_error import UsageError
+
+JudgmentsLike = (
+    str
+    | Path
+    | Sequence[str | Path]
+    | Mapping[str, Mapping[str, int]]
+    | Mapping[int, Mapping[int, int]]
+    | Rows
+)
+"""A file or several, query_id -> doc_id -> grade, rows, or a data frame."""
+
+
+class IrDataset(Protocol):
+    """Data set of ir_datasets."""
+
+    def has_docs(self) -> bool:
+        """Whether it has documents."""
+
+    def has_queries(self) -> bool:
+        """Whether it has queries."""
+
+    def has_qrels(self) -> bool:
+        """Whether it has judgments."""
+
+
+def collection_of(
+    posts: Rows,
+    topics: TopicsLike | None,
+    qrels: JudgmentsLike | None,
+    name: str = "",
+    signals: Sequence[str] = (),
+) -> Collection:
+    """Return the collection of posts, topics and judgments in memory.
+
+    Their forms are those of :func:`tweetrerank.indexes.posts.post_of`,
+    :func:`tweetrerank.pipeline.collections.topics.as_topics` and :func:`qrels_of`. The
+    default name depends on the posts. DataError names a malformed row.
+    """
+    rows = rows_of(posts, "posts", Post)
+    records = [as_post(row, where, signals) for where, row in rows]
+    digest = hashlib.sha256("".join(map(_line, records)).encode()).hexdigest()
+    content = {"name": name or None, "signals": list(signals)}
+    return _stored(f"posts-{digest[:12]}", records, topics, qrels, content, digest)
+
+
+def topics_file(topics: TopicsLike, folder: Path | None = None) -> Path:
+    """Write a file of topics into a folder, by default the home folder."""
+    lines = map(_line, as_topics(topics))
+    return _written(folder, "topics", ".jsonl", "".join(lines))
+
+
+def qrels_file(qrels: JudgmentsLike, folder: Path | None = None) -> Path:
+    """Write a file of judgments into a folder, by default the home folder."""
+    lines = []
+    for query_id, grades in qrels_of(qrels).items():
+        lines += [
+            f"{query_id} 0 {doc_id} {grade}\n" for doc_id, grade in grades.items()
+        ]
+    return _written(folder, "qrels", ".txt", "".join(lines))
+
+
+def qrels_of(qrels: JudgmentsLike) -> Qrels:
+    """Return judgments from Python.
+
+    These are query_id -> doc_id -> grade, a file or several, or rows with one of each
+    of :data:`tweetrerank.pipeline.collections.trec.NAMES`. DataError: a row is
+    malformed, or there are none.
+    """
+    files = _as_files(qrels)
+    if files is not None:
+        return joined_qrels(files)
+    table: Any = qrels
+    if isinstance(qrels, Mapping):
+        table = _rows_of_mapping(qrels)
+    result: Qrels = {}
+    query_names, doc_names, grade_names = NAMES
+    for where, row in rows_of(table, "qrels", Post):
+        query_id = id_under(query_names, row, where)
+        doc_id = id_under(doc_names, row, where)
+        values = (row[name] for name in grade_names if row.get(name) is not None)
+        grade = grade_of(next(values, None), where)
+        result.setdefault(query_id, {})[doc_id] = grade
+    if not result:
+        raise DataError(f"qrels: found no judgment, expected rows of {QRELS_COLUMNS}")
+    return result
+
+
+def _as_files(qrels: JudgmentsLike) -> list[Path] | None:
+    """The files of judgments; None for another form, such as rows."""
+    if isinstance(qrels, str | Path):
+        return [Path(qrels)]
+    if not isinstance(qrels, list | tuple):
+        return None
+    paths = [Path(path) for path in qrels if isinstance(path, str | Path)]
+    return paths if len(paths) == len(qrels) else None
+
+
+def _rows_of_mapping(qrels: Mapping[Any, Any]) -> list[dict[str, Any]]:
+    """Rows of query_id -> doc_id -> grade."""
+    for query_id, grades in qrels.items():
+        if not isinstance(grades, Mapping):
+            raise DataError(
+                f"qrels: found topic {query_id} without doc_id -> grade, expected it"
+            )
+    rows = []
+    for query_id, grades in qrels.items():
+        for doc_id, grade in grades.items():
+            rows.append({"query_id": query_id, "doc_id": doc_id, "relevance": grade})
+    return rows
+
+
+def collection_of_ir_dataset(dataset: str | IrDataset) -> Collection:
+    """Return the collection of a data set of ir_datasets, by its id or as an object.
+
+    Its documents are read once, and data sets with the same documents share an index.
+    UsageError: there is no such data set. DataError: it cannot be read.
+    """
+    try:
+        import ir_datasets
+    except ImportError:
+        raise DataError(
+            "found no ir_datasets; install it by\n  pip install "
+            "'tweetrerank[ir-datasets]'"
+        ) from None
+    source: Any = dataset
+    if isinstance(dataset, str):
+        try:
+            source = ir_datasets.load(dataset)
+        except KeyError:
+            similar = did_you_mean(dataset, list(ir_datasets.registry))
+            raise UsageError(
+                f"found no data set {dataset!r} in ir_datasets{similar}"
+            ) from None
+    if not source.has_docs():
+        raise DataError(f"{source}: found no documents, expected a data set with them")
+    try:
+        return _stored_ir_dataset(source)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"{source}: ir_datasets cannot read or download it ({short(str(error))}); "
+            "try again where its source can be reached, or put its files where "
+            "ir_datasets looks for them"
+        ) from error
+
+
+def _stored_ir_dataset(dataset: Any) -> Collection:
+    import ir_datasets
+
+    topics = None
+    qrels = None
+    if dataset.has_queries():
+        topics = [
+            Topic(query.query_id, query.default_text())
+            for query in dataset.queries_iter()
+        ]
+    if dataset.has_qrels():
+        qrels = list(dataset.qrels_iter())
+    posts = _posts_of_ir_dataset(dataset)
+    if not hasattr(dataset, "dataset_id"):
+        return collection_of(posts, topics, qrels)
+    dataset_id = dataset.dataset_id()
+    name = ir_datasets.docs_parent_id(dataset_id) or dataset_id
+    content = {"skip_own_id": name.startswith("beir/")}
+    return _stored(name.replace("/", "-"), posts, topics, qrels, content)
+
+
+def _posts_of_ir_dataset(dataset: Any) -> Iterator[Post]:
+    for doc in dataset.docs_iter():
+        text = well_formed(doc.default_text())
+        yield Post(doc.doc_id, text, getattr(doc, "url", None) or "")
+
+
+def _stored(
+    folder_name: str,
+    posts: Iterable[Post],
+    topics: TopicsLike | None,
+    qrels: JudgmentsLike | None,
+    content: dict[str, Any],
+    digest: str = "",
+) -> Collection:
+    """Write a collection into the home folder, its posts once; return it.
+
+    ``content`` has further keys of its file, ``digest`` is the SHA-256 of the file of
+    posts, "" if the posts are not read yet.
+    """
+    folder = home_directory() / "collections" / folder_name
+    path = folder / "posts.jsonl"
+    is_changed = bool(digest) and path.is_file() and sha256_of(path) != digest
+    if is_changed:
+        say(f"note: {path} was changed; it is written again")
+    if is_changed or not path.is_file():
+        with atomic_file(path) as stream:
+            stream.writelines(map(_line, posts))
+    content["posts"] = path.name
+    if topics is not None:
+        content["topics"] = topics_file(topics, folder).name
+    if qrels is not None:
+        content["qrels"] = qrels_file(qrels, folder).name
+    file = folder / f"{folder_name}{ENDING}"
+    # Commands read this file, so they use the latest topics.
+    with atomic_file(file) as stream:
+        for key, value in content.items():
+            if value:
+                stream.write(f"{key} = {json.dumps(value)}\n")
+    return read_collection(file)
+
+
+def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
+    """Write a text to a file named after its content, unless it is there."""
+    content = text.encode()
+    digest = hashlib.sha256(content).hexdigest()
+    folder = folder or home_directory() / "collections"
+    path = folder / f"{stem}-{digest[:12]}{ending}"
+    if not path.is_file() or path.read_bytes() != content:
+        write_bytes(path, content)
+    return path
+
+
+def _line(record: Post | Topic) -> str:
+    """JSON line of a post, with its signals, or of a topic."""
+    fields = record._asdict()
+    fields |= fields.pop("signals", {})
+    return json.dumps(fields, ensure_ascii=False, default=str) + "\n"

@@ -1,0 +1,1 @@
+"""Layers that several models share, a file for each subject."""

@@ -1,0 +1,32 @@
+"""Linear layers, perceptrons, and limits of their scores."""
+
+import torch
+from torch import Tensor, nn
+
+
+def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
+    """Linear layer with Xavier's uniform distribution and an initial bias of 0."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def perceptron(
+    inputs: int,
+    hidden: int,
+    outputs: int,
+    dropout: float,
+) -> nn.Sequential:
+    """Two linear layers with a ReLU between them (Rao et al. 2019, section 3.4)."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, outputs),
+    )
+
+
+def bounded(scores: Tensor) -> Tensor:
+    """Limit scores of any shape to (-10, 10) by tanh; about linear near 0."""
+    return 10.0 * torch.tanh(scores / 10.0)
