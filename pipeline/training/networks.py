@@ -24,7 +24,7 @@ from tweetrerank.pipeline.training.training_set import (
 from tweetrerank.rerankers import devices, registry
 from tweetrerank.rerankers.networks.inputs import Tokenized
 from tweetrerank.rerankers.networks.network import Network, score_tokenized
-from tweetrerank.rerankers.networks.training.loop import Examples, compared_once
+from tweetrerank.rerankers.networks.training.examples import Examples, compared_once
 from tweetrerank.rerankers.networks.training.loop import train as train_loop
 from tweetrerank.rerankers.networks.training.settings import Settings
 from tweetrerank.rerankers.text.ragged import Rows

@@ -26,7 +26,7 @@ RANGE = (
 def overlap(candidates: CandidateList) -> Columns:
     """Common words: Severyn & Moschitti (2015), section 4.1, and Rao et al. (2019), section 4.2.
 
-    As in :class:`~tweetrerank.rerankers.networks.layers.WordOverlap` they are counts and sums over
+    As in :class:`~tweetrerank.rerankers.networks.layers.common_words.WordOverlap` they are counts and sums over
     distinct words.
 
     ``words``: |q ∩ d|, number of distinct words in both texts.
