@@ -238,59 +238,57 @@ def reasons(
     bounds: Sequence[float],
 ) -> Reasons:
     """Matches of one post; ``bounds`` are the lower bounds of the shades 1 to 4."""
-    shaded: dict[tuple[str, int], list[Segment]] = {}
-    columns: list[list[Cell]] = []
-    for name, levels in pair.matches.items():
-        places = _places(pair, name)
-        for depth, level in enumerate(levels):
-            columns.append(_cells(pair, name, level, bounds))
-            if name != "url_trigrams":
-                shaded[name, depth] = shade(
-                    text,
-                    places,
-                    level.post_terms(),
-                    bounds,
-                )
-            elif pair.url:
-                shaded[name, depth] = shade(
-                    url,
-                    places,
-                    level.post_terms(),
-                    bounds,
-                )
+    shaded = _shaded(text, url, pair, bounds)
     # Single words show most of a text; pieces of several letters of a URL, a long word.
     depths = len(next(iter(pair.matches.values())))
     depth = min(1, depths - 1)
     text_key = ("words", 0) if "words" in pair.matches else ("post_trigrams", depth)
     url_key = ("url_trigrams", depth)
-    plain_text = shade(
-        text,
-        (),
-        (),
-        bounds,
-    )
-    plain_url = shade(
-        url.strip(),
-        (),
-        (),
-        bounds,
-    )
+    plain_text = shade(text, (), (), bounds)
+    plain_url = shade(url.strip(), (), (), bounds)
     shaded_text = shaded.pop(text_key, plain_text)
     shaded_url = shaded.pop(url_key, plain_url)
-    rows = []
-    for place, word in enumerate(pair.query_words):
-        cells = tuple(column[place] for column in columns)
-        rows.append(Row(word, float(pair.weights[place]), cells))
     further = []
     for (name, depth), segments in shaded.items():
         heading = _heading(name, pair.matches[name][depth])
         further.append((f"{PERSPECTIVES[name]}, {heading}", segments))
-    return Reasons(
-        shaded_text,
-        shaded_url,
-        rows,
-        further,
-    )
+    return Reasons(shaded_text, shaded_url, _rows(pair, bounds), further)
+
+
+def _shaded(
+    text: str,
+    url: str,
+    pair: PairMatches,
+    bounds: Sequence[float],
+) -> dict[tuple[str, int], list[Segment]]:
+    """Perspective and depth -> text or URL in the shades of its matches."""
+    shaded = {}
+    for name, levels in pair.matches.items():
+        if name == "url_trigrams" and not pair.url:
+            continue
+        shaded_string = url if name == "url_trigrams" else text
+        places = _places(pair, name)
+        for depth, level in enumerate(levels):
+            shaded[name, depth] = shade(
+                shaded_string,
+                places,
+                level.post_terms(),
+                bounds,
+            )
+    return shaded
+
+
+def _rows(pair: PairMatches, bounds: Sequence[float]) -> list[Row]:
+    """The row of each query word, with a cell for each perspective and depth."""
+    columns = []
+    for name, levels in pair.matches.items():
+        for level in levels:
+            columns.append(_cells(pair, name, level, bounds))
+    rows = []
+    for place, word in enumerate(pair.query_words):
+        cells = tuple(column[place] for column in columns)
+        rows.append(Row(word, float(pair.weights[place]), cells))
+    return rows
 
 
 def _places(pair: PairMatches, name: str) -> Sequence[Span]:

@@ -120,11 +120,11 @@ class Model(Reranker):
         ids = inputs[WORDS].ids
         terms = self.vectors(ids)  # [B, L, E]
         inside = ids.ne(0).unsqueeze(2)  # [B, L, 1]
-        holistic = []
+        maps = []
         for width, linear in enumerate(self.holistic, start=1):
-            maps = torch.tanh(linear(spans_from(terms, width)))
-            holistic.append(_pool_holistic(maps, inside))
-        holistic.append(_pool_holistic(terms, inside))
+            maps.append(torch.tanh(linear(spans_from(terms, width))))
+        maps.append(terms)
+        holistic = [_pool_holistic(values, inside) for values in maps]
         dimensions = [convolution(terms, inside) for convolution in self.by_dimension]
         return PooledTexts(
             torch.stack(holistic, dim=2),
@@ -167,10 +167,11 @@ class Model(Reranker):
         """comU2: cosine and L2 distance of vectors [..., K]: [..., 2]."""
         x_length = torch.sqrt((x * x).sum(dim=-1) + 1e-8)
         y_length = torch.sqrt((y * y).sum(dim=-1) + 1e-8)
-        cosine = (x * y).sum(dim=-1) / (x_length * y_length)
+        lengths = x_length * y_length
         # The square root has no gradient at 0.
         squares = (x - y).square().sum(dim=-1)
         distance = torch.sqrt(squares + 1e-12)
+        cosine = (x * y).sum(dim=-1) / lengths
         return torch.stack([cosine, distance], dim=-1)
 
     def head(self, representations: Tensor) -> Tensor:
@@ -222,15 +223,17 @@ def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
     # Padding repeats the first position, which does not change the maximum or minimum.
     maps = torch.where(inside, maps, maps[:, :1])
     has_words = inside.any(dim=1)
+    maximum = maps.amax(dim=1)
+    minimum = maps.amin(dim=1)
     return [
-        torch.where(has_words, maps.amax(dim=1), 0.0),
-        torch.where(has_words, maps.amin(dim=1), 0.0),
+        torch.where(has_words, maximum, 0.0),
+        torch.where(has_words, minimum, 0.0),
     ]
 
 
 def _pool_holistic(maps: Tensor, inside: Tensor) -> Tensor:
     """Maximum, minimum and mean over a text's positions: [B, 3, F]."""
-    maximum, minimum = _extremes(maps, inside)
     total = (maps * inside).sum(dim=1)
     mean = total / inside.sum(dim=1).clamp_min(1)
+    maximum, minimum = _extremes(maps, inside)
     return torch.stack([maximum, minimum, mean], dim=1)

@@ -233,12 +233,11 @@ def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
     Comparisons are of the concatenated states, then of forward, backward and added
     states. Products of concatenated states are sums over both directions.
     """
+    added_query = queries.forward + queries.backward
+    added_post = posts.forward + posts.backward
     forward = _comparison(queries.forward, posts.forward)
     backward = _comparison(queries.backward, posts.backward)
-    added = _comparison(
-        queries.forward + queries.backward,
-        posts.forward + posts.backward,
-    )
+    added = _comparison(added_query, added_post)
     concatenated = Comparison(
         forward.dot + backward.dot,
         forward.squared_distance + backward.squared_distance,
@@ -255,11 +254,13 @@ def _comparison(query: Tensor, post: Tensor) -> Comparison:
     """Products of states [P, Lq, H] and [P, Ld, H]."""
     # By differences: for equal states, x² + y² - 2xy would be rounding error only.
     distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
+    query_square = query.square().sum(dim=2)
+    post_square = post.square().sum(dim=2)
     return Comparison(
         torch.bmm(query, post.mT),
         distance.square(),
-        query.square().sum(dim=2).unsqueeze(2),
-        post.square().sum(dim=2).unsqueeze(1),
+        query_square.unsqueeze(2),
+        post_square.unsqueeze(1),
     )
 
 
