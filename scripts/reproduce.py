@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from experiments.tables import Table
 
 ALL = "all"
-OF_ALL = ("table", "figure")  # Prefixes of the tables that ``all`` means
+PAPER_TABLES = ("table", "figure")  # Prefixes of the tables that ``all`` means
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -111,7 +111,12 @@ def main(options: Options) -> None:
     computed, failures = cell_runs.run_cells(list(distinct), setup)
     for table in tables:
         try:
-            results = results_of(table, cells_of.get(table.name), computed, setup)
+            results = results_of(
+                table,
+                cells_of.get(table.name),
+                computed,
+                setup,
+            )
             show(table, selected(results, table, options), setup, options)
         except (DataError, RerankerError, OSError) as error:
             failures.append(f"{table.name}: {error}")
@@ -200,7 +205,9 @@ def requested_tables(
 ) -> list[Table]:
     """The table, or all tables that ``all`` means; empty for an unknown name."""
     if options.table == ALL:
-        return [table for name, table in tables.items() if name.startswith(OF_ALL)]
+        return [
+            table for name, table in tables.items() if name.startswith(PAPER_TABLES)
+        ]
     if options.table in tables:
         return [tables[options.table]]
     return []

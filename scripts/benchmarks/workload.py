@@ -63,7 +63,11 @@ def requests(
     size = min(documents, len(posts))
     topics = cycle(candidates.topics)
     bodies = []
-    for start in range(0, len(posts) - size + 1, size):
+    for start in range(
+        0,
+        len(posts) - size + 1,
+        size,
+    ):
         request = {
             "query": next(topics).text + suffix,
             "texts": posts[start : start + size],

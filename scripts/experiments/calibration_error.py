@@ -95,8 +95,8 @@ def calibration_error(ranking: Judged, model_calibration: Calibration) -> float:
     """
     run, qrels = ranking
     slope, intercept = model_calibration
-    scores = []
-    is_relevant = []
+    scores: list[float] = []
+    is_relevant: list[bool] = []
     for query_id, of_topic in run.items():
         grades = qrels[query_id]
         scores += of_topic.values()

@@ -111,8 +111,18 @@ def run_cell(cell: Cell, setup: Setup) -> Result:
     seconds = round(time.perf_counter() - started, 1)
     if cell.kind in ("", SHIPPED):
         _search(cell, setup)
-    result = _result(cell, _measure(cell, setup), training, seconds, record)
-    content = json.dumps(asdict(result), indent=1, ensure_ascii=False)
+    result = _result(
+        cell,
+        _measure(cell, setup),
+        training,
+        seconds,
+        record,
+    )
+    content = json.dumps(
+        asdict(result),
+        indent=1,
+        ensure_ascii=False,
+    )
     write_bytes(path, f"{content}\n".encode())
     return result
 
@@ -192,7 +202,13 @@ def _measure(cell: Cell, setup: Setup) -> Measured:
     collection = setup.collection(cell.collection)
     if cell.kind == HELD_OUT:
         held_out = HeldOut.read(checkpoint, cell.collection, setup.data)
-        return Measured(means(held_out.qrels, held_out.neural, collection.measures))
+        return Measured(
+            means(
+                held_out.qrels,
+                held_out.neural,
+                collection.measures,
+            )
+        )
     scores, qrels = setup.judged(cell)
     measures = ["AP"] if cell.kind == LEFT_OUT else collection.measures
     measured = Measured(means(qrels, scores, measures))
@@ -201,7 +217,11 @@ def _measure(cell: Cell, setup: Setup) -> Measured:
         return measured
     held_out = HeldOut.read(checkpoint, cell.collection, setup.data)
     weight = held_out.tune("AP", min(5, len(held_out.qrels))).weight
-    mixed = interpolate(read_run(collection.runs["ql"]), scores, weight)
+    mixed = interpolate(
+        read_run(collection.runs["ql"]),
+        scores,
+        weight,
+    )
     write_run(mixture, mixed, "interpolated")
     return replace(
         measured,

@@ -28,7 +28,12 @@ def draw(
     figure = Figure(figsize=(width, 4.0))
     DRAWINGS[table.figure](figure, table, results, setup)
     content = BytesIO()
-    figure.savefig(content, dpi=150, bbox_inches="tight", format="png")
+    figure.savefig(
+        content,
+        dpi=150,
+        bbox_inches="tight",
+        format="png",
+    )
     write_bytes(path, content.getvalue())
 
 
@@ -58,7 +63,11 @@ def draw_curves(
     setup: Setup,
 ) -> None:
     """AP by α, a line per collection of questions."""
-    curves = Row(table, table.systems[0], results).curves()
+    curves = Row(
+        table,
+        table.systems[0],
+        results,
+    ).curves()
     _draw_lines(figure, curves, ".").set(xlabel="α")
 
 
@@ -95,11 +104,7 @@ def draw_gains(
     query_ids = list(year.neural_gains)
     axes = figure.subplots()
     positions = np.arange(len(query_ids))
-    for shift, (name, values) in zip(
-        (-0.2, 0.2),
-        year.gains.items(),
-        strict=True,
-    ):
+    for shift, (name, values) in zip((-0.2, 0.2), year.gains.items(), strict=True):
         axes.bar(
             positions + shift,
             list(values.values()),

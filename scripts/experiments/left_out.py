@@ -154,7 +154,11 @@ def _in_batches(pairs: Pairs) -> Pairs:
     query_index = pairs.query_index  # [P], ascending
     places = np.arange(len(pairs)) - np.searchsorted(query_index, query_index)
     keys = np.stack([query_index, places // BATCH])  # [2, P]
-    owners, numbers = np.unique(keys, axis=1, return_inverse=True)
+    owners, numbers = np.unique(
+        keys,
+        axis=1,
+        return_inverse=True,
+    )
     queries = [pairs.queries[query] for query in owners[0].tolist()]
     return replace(
         pairs,

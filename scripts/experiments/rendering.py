@@ -150,8 +150,18 @@ def _figures(
     columns = []
     for name in names:
         for place, measure in enumerate(_measures(first.table, name)):
-            text = partial(_figure, name=name, measure=measure, place=place)
-            gain = partial(_gain, name=name, measure=measure, place=place)
+            text = partial(
+                _figure,
+                name=name,
+                measure=measure,
+                place=place,
+            )
+            gain = partial(
+                _gain,
+                name=name,
+                measure=measure,
+                place=place,
+            )
             columns.append(Column(f"{titled(name)} {measure}", text, gain))
     return columns
 
@@ -308,7 +318,11 @@ def _training_seconds(row: Row) -> str:
 
 
 def _importance(row: Row) -> str:
-    return formatted(row.mean("importance"), ".1%", "").rstrip("%")
+    return formatted(
+        row.mean("importance"),
+        ".1%",
+        "",
+    ).rstrip("%")
 
 
 COLUMNS: Mapping[str, Callable[[Row, Sequence[str]], list[Column]]] = {

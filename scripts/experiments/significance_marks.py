@@ -106,7 +106,8 @@ def _marked(
             if (collection, name) in values:
                 others[name] = values[collection, name]
         # Only a mixture is compared with the system itself, its neural score.
-        without_itself = {name: of for name, of in others.items() if name != system}
+        without_itself = dict(others)
+        without_itself.pop(system, None)
         alone = values[collection, system]
         mixture = values_by_topic(group, setup, is_mixture=True)
         marks[collection, system] = {

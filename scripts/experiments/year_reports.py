@@ -121,7 +121,7 @@ def _year(
     mixture = values_by_topic(neural_results, setup, is_mixture=True)["AP"]
     order = np.argsort(ql - neural, kind="stable")
     query_ids = np.array(list(collection.qrels))[order].tolist()
-    gains = {
+    gains_of_system = {
         neural_system.name: _by_topic(query_ids, neural - ql, order),
         neural_system.mixture: _by_topic(query_ids, mixture - ql, order),
     }
@@ -131,8 +131,8 @@ def _year(
         {topic.query_id: topic.text for topic in collection.topics},
         read_run(setup.run_file(ql_results[0].cell)),
         read_run(setup.run_file(neural_cell)),
-        gains,
-        gains[neural_system.name],
+        gains_of_system,
+        gains_of_system[neural_system.name],
         cast(Network, checkpoint.load(setup.checkpoint(neural_cell))),
     )
 
@@ -142,13 +142,7 @@ def _by_topic(
     values: npt.NDArray[np.float64],
     order: npt.NDArray[np.intp],
 ) -> dict[str, float]:
-    return dict(
-        zip(
-            query_ids,
-            values[order].tolist(),
-            strict=True,
-        )
-    )
+    return dict(zip(query_ids, values[order].tolist(), strict=True))
 
 
 def gains(
@@ -187,14 +181,16 @@ def categories(
     for year, query_id, _ in best:
         doc_ids = list(year.places(query_id))[:POSTS]
         for post, pair in year.matches(query_id, doc_ids):
-            posts.append(categories_of(year.topics[query_id], post, pair))
+            posts.append(
+                categories_of(
+                    year.topics[query_id],
+                    post,
+                    pair,
+                )
+            )
     rows = [["category", "ours, %", "paper, %"]]
     shares = np.mean(posts, axis=0)
-    for (name, paper), share in zip(
-        table.paper.items(),
-        shares,
-        strict=True,
-    ):
+    for (name, paper), share in zip(table.paper.items(), shares, strict=True):
         row = [name, f"{100 * share:.0f}"]
         row += [str(figure) for figure in paper]
         rows.append(row)
@@ -260,10 +256,10 @@ def _samples_of(
     """
     places_of = year.places(query_id)
     grades = (year.collection.qrels or {})[query_id]
-    gains = {
-        doc_id: ql.rank - neural.rank for doc_id, (ql, neural) in places_of.items()
-    }
-    moved = sorted(gains, key=lambda doc_id: -sign * gains[doc_id])
+    climbs = {}
+    for doc_id, (ql, neural) in places_of.items():
+        climbs[doc_id] = ql.rank - neural.rank
+    moved = sorted(climbs, key=lambda doc_id: -sign * climbs[doc_id])
     relevant = [doc_id for doc_id in moved if grades.get(doc_id, 0) > 0]
     first = next(iter(places_of))
     doc_ids = list(dict.fromkeys([first, *relevant]))[: 1 + RELEVANT]
@@ -289,11 +285,7 @@ def _matches(pair: PairMatches) -> str:
         by_trigrams = pair.matches["url_trigrams"][1].best()
         best.append(mean_by_word(by_trigrams, pair.query_words))
     texts = []
-    for word, *values in zip(
-        pair.query_words,
-        *best,
-        strict=True,
-    ):
+    for word, *values in zip(pair.query_words, *best, strict=True):
         figures = [f"{value:.2f}" for value in values if value is not None]
         texts.append(" ".join([word, *figures]))
     return ", ".join(texts)
