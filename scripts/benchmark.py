@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Measure speed, alternative ways in one run and in turn: a ratio is steadier than a rate.
+"""Measure speed. Alternatives take turns in one run: a ratio is steadier than a rate.
 
     python scripts/benchmark.py
     python scripts/benchmark.py --parts scoring search --rounds 2 --pairs 49879
 
 Parts:
 
-scoring  MP-HCNN as shipped: its own forward pass, the fast one, and --device beside them
-search   the whole process "python -m pipeline.search": seconds and peak memory
-stages   a request of 100 posts, new and known, for the model window by stage, on one core
-service  latency, load, overload (--minutes) and start of the rerank service, beside in-process
-         scoring
+scoring  MP-HCNN as shipped: its own forward pass, the fast one, and the one on --device
+search   the process "python -m pipeline.search": seconds and peak memory
+stages   stages of a request of 100 posts, new and known, to the model window, on one
+         core
+service  start, latency, load and overload (--minutes) of the rerank service, compared
+         with in-process scoring
 
 A figure is the median over the rounds, a ratio the median of the rounds' ratios.
 """
 
 import os
 from dataclasses import replace
+from importlib import import_module
 
 from benchmarks import Options
 
@@ -26,28 +28,31 @@ from tweetrerank.pipeline.runtime import keep_allocations
 
 def main(options: Options) -> None:
     """Measure the parts and print a table of each."""
-    from benchmarks import parts
-
     from tweetrerank.pipeline.collections import named
-    from tweetrerank.pipeline.runtime import choose_device, provenance
+    from tweetrerank.pipeline.runtime import choose_device
 
     name = named.find(options.collection, options.data).name
-    options = replace(options, collection=name, device=choose_device(options.device))
-    made = provenance()
-    versions = ", ".join(
-        f"{package} {version}" for package, version in made["versions"].items()
-    )
-    print(
-        f"machine: {made['machine']}, {versions}; {name}, on {options.device}",
-        flush=True,
-    )
+    device = choose_device(options.device)
+    options = replace(options, collection=name, device=device)
+    print(f"machine: {machine()}; {name}, on {device}", flush=True)
     for part in options.parts:
-        choose_device("cpu", len(os.sched_getaffinity(0)))  # Stages are of one core.
+        # The part "stages" leaves PyTorch with one thread.
+        choose_device("cpu", len(os.sched_getaffinity(0)))
         print(f"\n== {part}", flush=True)
-        rows = [*getattr(parts, f"measure_{part}")(options)]
+        module = import_module(f"benchmarks.measure_{part}")
+        rows = list(module.measure(options))
         print("| what | measured |\n|---|---|")
-        for row in rows:
-            print(f"| {' | '.join(row)} |", flush=True)
+        for title, figure in rows:
+            print(f"| {title} | {figure} |", flush=True)
+
+
+def machine() -> str:
+    """Machine and versions of the packages."""
+    from tweetrerank.pipeline.runtime import provenance
+
+    record = provenance()
+    versions = [f"{package} {number}" for package, number in record["versions"].items()]
+    return f"{record['machine']}, {', '.join(versions)}"
 
 
 if __name__ == "__main__":

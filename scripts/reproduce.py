@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Print the tables of the papers, of the fusion and of window; train and measure their systems.
+"""Print the tables of the papers, of the fusion and of window; train their systems.
 
-    python scripts/reproduce.py table3                      # from its CSV in scripts/results
+    python scripts/reproduce.py table3                      # from its CSV
     python scripts/reproduce.py table3 --train --workers 2  # compute all cells
-    python scripts/reproduce.py table3 --train --systems "MP-HCNN (paper)" --tests mb2013 \\
-        --output scripts/results                            # add a row's cells to its CSV
+    python scripts/reproduce.py table3 --train --systems "MP-HCNN (paper)" \\
+        --tests mb2013 --output scripts/results             # add a row's cells
     python scripts/reproduce.py table5                      # from finished cells
 
-table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019), "all" is all of these.
---write makes scripts/results/README.md from the CSVs beside it. Finished cells are kept in
-$TWEETRERANK_HOME and not computed again. Rows of tables are data: scripts/experiments/tables.toml.
+table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019); "all" means
+all of these. CSVs are in scripts/results; --write makes the README there from them.
+Finished cells are kept in $TWEETRERANK_HOME and not computed again. Rows of tables are
+data: scripts/experiments/tables.toml.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from experiments.tables import Table
 
 ALL = "all"
+PAPER_TABLES = ("table", "figure")  # Prefixes of the tables that ``all`` means
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -50,9 +51,7 @@ class Options:
 
     table: str | None = argument("name of a table, or all", required=False)
     train: bool = option("compute the missing cells", flag=True)
-    write: bool = option(
-        "write scripts/results/README.md from the CSVs beside it", flag=True
-    )
+    write: bool = option("write scripts/results/README.md from the CSVs", flag=True)
     tests: tuple[str, ...] | None = option(
         "collections to report, separated by commas (default: all of the table)",
         parse=lambda text: tuple(name.strip() for name in text.split(",")),
@@ -71,168 +70,300 @@ class Options:
         "device of the models", default="auto", choices=("auto", "cpu", "cuda")
     )
     output: Path | None = option(
-        "folder for NAME.md or NAME.csv, and NAME.png, of each table; a CSV that is there keeps "
-        "its other cells",
+        "folder for NAME.md or NAME.csv, and NAME.png, of each table; an existing CSV "
+        "keeps its other cells",
         parse=Path,
         metavar="DIR",
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def tested(self, table: Table) -> list[str]:
-        """The table's collections, or those of them that ``--tests`` names."""
-        return [
-            name
-            for name in table.collections
-            if name in (self.tests or table.collections)
-        ]
+        """The table's collections, or those of them in ``--tests``."""
+        if not self.tests:
+            return list(table.collections)
+        return [name for name in table.collections if name in self.tests]
 
     def has(self, cell: Cell) -> bool:
-        """Whether a cell's row and seed are wanted."""
+        """Whether the options select a cell's row and seed."""
         has_row = not self.systems or cell.system in self.systems
         return has_row and cell.seed <= (self.seeds or cell.seed)
 
 
 def main(options: Options) -> None:
-    """Print the tables, after computing their missing cells on request, and write their files."""
-    from experiments import cells, reports
+    """Print the tables and write their files; train missing cells on request."""
+    from experiments import cell_runs, cells
 
     tables = check(options)
     if options.write:
         write_bytes(RESULTS / "README.md", readme().encode())
         print(f"wrote {RESULTS / 'README.md'}")
     folder = home_directory() / "experiments"
-    setup = cells.Setup(folder, options.data, options.device, options.workers)
-    # Finished cells of other rows are there to be compared with.
-    of_tables = {
-        table.name: [
-            cell
-            for cell in table.cells(options.tested(table), options.seeds)
-            if (options.train and options.has(cell)) or cells.is_finished(cell, setup)
-        ]
-        for table in tables
-        if options.train or table.report
-    }
-    computed, failures = cells.run_cells(
-        [*dict.fromkeys(chain(*of_tables.values()))], setup
+    setup = cells.Setup(
+        folder,
+        options.data,
+        options.device,
+        options.workers,
     )
+    cells_of = cells_to_run(tables, setup, options)
+    distinct: dict[Cell, None] = {}
+    for of_table in cells_of.values():
+        distinct |= dict.fromkeys(of_table)
+    computed, failures = cell_runs.run_cells(list(distinct), setup)
     for table in tables:
         try:
-            if table.name in of_tables:
-                results = [
-                    result
-                    for result in computed
-                    if result.cell in of_tables[table.name]
-                ]
-                if table.finish:
-                    results = getattr(reports, table.finish)(table, results, setup)
-            else:
-                path = RESULTS / table.csv
-                results = cells.read_csv(path) if path.exists() else []
-            tested = [r for r in results if r.cell.collection in options.tested(table)]
-            show(table, [r for r in tested if options.has(r.cell)], setup, options)
+            results = results_of(
+                table,
+                cells_of.get(table.name),
+                computed,
+                setup,
+            )
+            show(table, selected(results, table, options), setup, options)
         except (DataError, RerankerError, OSError) as error:
             failures.append(f"{table.name}: {error}")
     if failures:
         raise DataError("\n".join([f"{len(failures)} failed:", *failures]))
 
 
+def cells_to_run(
+    tables: Sequence[Table], setup: Setup, options: Options
+) -> dict[str, list[Cell]]:
+    """Table -> cells to compute, and finished cells of other rows to compare with.
+
+    Tables that are printed from their CSV are left out.
+    """
+    from experiments.cell_runs import is_finished
+
+    cells_of = {}
+    for table in tables:
+        if not options.train and not table.report:
+            continue
+        cells = []
+        for cell in table.cells(options.tested(table), options.seeds):
+            is_requested = options.train and options.has(cell)
+            if is_requested or is_finished(cell, setup):
+                cells.append(cell)
+        cells_of[table.name] = cells
+    return cells_of
+
+
+def selected(
+    results: Sequence[Result],
+    table: Table,
+    options: Options,
+) -> list[Result]:
+    """The results of the collections, rows and seeds that the options select."""
+    names = options.tested(table)
+    return [
+        result
+        for result in results
+        if result.cell.collection in names and options.has(result.cell)
+    ]
+
+
+def results_of(
+    table: Table,
+    cells: list[Cell] | None,
+    computed: Sequence[Result],
+    setup: Setup,
+) -> list[Result]:
+    """The computed results of cells; those of the table's CSV if ``cells`` is None."""
+    from experiments.reports import FINISHES
+    from experiments.results_csv import read_csv
+
+    if cells is None:
+        path = RESULTS / table.csv
+        return read_csv(path) if path.exists() else []
+    results = [result for result in computed if result.cell in cells]
+    if table.finish:
+        return FINISHES[table.finish](table, results, setup)
+    return results
+
+
 def check(options: Options) -> list[Table]:
-    """The requested tables with any of the requested collections; UsageError for all problems."""
+    """The requested tables with any of the requested collections.
+
+    UsageError has all problems of the options.
+    """
     from experiments.tables import read_tables
 
-    known = read_tables()[1]
-    tables = [known[options.table]] if options.table in known else []
-    if options.table == ALL:
-        tables = [
-            t for name, t in known.items() if name.startswith(("table", "figure"))
-        ]
-    checks = [("table", (options.table,), [*known, ALL])] * bool(
-        options.table or not options.write
-    )
-    if tables:
-        collections = [name for table in tables for name in table.collections]
-        systems = [system.name for table in tables for system in table.systems]
-        checks += [("--tests", options.tests or (), collections)]
-        checks += [("--systems", options.systems, systems)]
-    problems = [
-        f"{option}: found {name!r}, expected one of {'; '.join(dict.fromkeys(expected))}"
-        + did_you_mean(name or "", expected)
-        for option, chosen, expected in checks
-        for name in chosen
-        if name not in expected
-    ]
-    commit = provenance()["commit"] if options.train else None
-    if commit and commit.endswith("-dirty"):
-        problems.append(
-            f"--train: found changes after the commit {commit.removesuffix('-dirty')}, expected a "
-            "clean one, which results name; commit the changes, or put them away by `git stash`"
-        )
-    if options.output and options.output.exists() and not options.output.is_dir():
-        problems.append(f"--output: found the file {options.output}, expected a folder")
-    # Checked before hours of training.
-    if (
-        options.output
-        and any(t.figure for t in tables)
-        and find_spec("matplotlib") is None
-    ):
-        problems.append(
-            "--output: found no matplotlib, which draws the figures; install it with "
-            "`pip install 'tweetrerank[plot]'`"
-        )
+    _, known_tables = read_tables()
+    tables = requested_tables(options, known_tables)
+    problems = name_problems(options, known_tables, tables)
+    if options.train:
+        problems += commit_problems()
+    if options.output:
+        # Checked before hours of training.
+        problems += output_problems(options.output, tables)
     if problems:
         raise UsageError(problems)
     return [table for table in tables if options.tested(table)]
 
 
+def requested_tables(
+    options: Options,
+    tables: Mapping[str, Table],
+) -> list[Table]:
+    """The table, or all tables that ``all`` means; empty for an unknown name."""
+    if options.table == ALL:
+        return [
+            table for name, table in tables.items() if name.startswith(PAPER_TABLES)
+        ]
+    if options.table in tables:
+        return [tables[options.table]]
+    return []
+
+
+def name_problems(
+    options: Options,
+    known_tables: Mapping[str, Table],
+    tables: Sequence[Table],
+) -> list[str]:
+    """Unknown names of tables, collections and systems."""
+    problems = []
+    if options.table or not options.write:
+        choices = [*known_tables, ALL]
+        problems += unknown("table", [options.table], choices)
+    if tables:
+        collections: list[str] = []
+        systems: list[str] = []
+        for table in tables:
+            collections += table.collections
+            systems += [system.name for system in table.systems]
+        problems += unknown("--tests", options.tests or (), collections)
+        problems += unknown("--systems", options.systems, systems)
+    return problems
+
+
+def unknown(
+    option: str,
+    names: Iterable[str | None],
+    choices: Iterable[str],
+) -> list[str]:
+    """A problem for each name of an option that is not among the choices."""
+    distinct = list(dict.fromkeys(choices))
+    problems = []
+    for name in names:
+        if name not in distinct:
+            problems.append(
+                f"{option}: found {name!r}, expected one of {'; '.join(distinct)}"
+                f"{did_you_mean(name or '', distinct)}"
+            )
+    return problems
+
+
+def commit_problems() -> list[str]:
+    """A problem if results could not be attributed to a commit."""
+    commit = provenance()["commit"]
+    if not commit or not commit.endswith("-dirty"):
+        return []
+    return [
+        f"--train: found changes after the commit {commit.removesuffix('-dirty')}, "
+        "expected none, because results name the commit; commit the changes or put "
+        "them away with `git stash`"
+    ]
+
+
+def output_problems(
+    folder: Path,
+    tables: Sequence[Table],
+) -> list[str]:
+    """Problems with the folder and with the figures of the tables."""
+    problems = []
+    if folder.exists() and not folder.is_dir():
+        problems.append(f"--output: found the file {folder}, expected a folder")
+    if any(table.figure for table in tables) and find_spec("matplotlib") is None:
+        problems.append(
+            "--output: matplotlib, which draws the figures, is not installed; install "
+            "it with `pip install 'tweetrerank[plot]'`"
+        )
+    return problems
+
+
 def show(
-    table: Table, results: Sequence[Result], setup: Setup, options: Options
+    table: Table,
+    results: Sequence[Result],
+    setup: Setup,
+    options: Options,
 ) -> None:
     """Print a table and write its files."""
-    from experiments import cells, reports, tables
+    from experiments.figures import draw
+    from experiments.rendering import render
+    from experiments.reports import REPORTS
+    from experiments.results_csv import add_to_csv
 
-    report = getattr(reports, table.report) if table.report else None
-    text = report(table, results, setup) if report else tables.render(table, results)
-    text += f"\n\n{table.caption}" * bool(table.caption)
-    known = {(r.cell.system, r.cell.collection, r.cell.seed) for r in results}
-    every = [
-        c for c in table.cells(options.tested(table), options.seeds) if options.has(c)
-    ]
-    if empty := [c for c in every if (c.system, c.collection, c.seed) not in known]:
-        told = f"{len(empty)} of {len(every)} cells were not computed; --train computes them"
-        print(f"{table.name}: {told}", file=sys.stderr)
+    if table.report:
+        text = REPORTS[table.report](table, results, setup)
+    else:
+        text = render(table, results)
+    if table.caption:
+        text += f"\n\n{table.caption}"
+    print_missing(table, results, options)
     print(f"## {table.title}\n\n{text}\n" if options.table == ALL else text)
-    if folder := options.output:
-        if report:
-            write_bytes(folder / f"{table.name}.md", f"{text}\n".encode())
-        elif results:
-            cells.add_to_csv(folder / table.csv, results)
-        if table.figure:
-            reports.draw(folder / f"{table.name}.png", table, results, setup)
+    folder = options.output
+    if folder is None:
+        return
+    if table.report:
+        write_bytes(folder / f"{table.name}.md", f"{text}\n".encode())
+    elif results:
+        add_to_csv(folder / table.csv, results)
+    if table.figure:
+        draw(folder / f"{table.name}.png", table, results, setup)
+
+
+def print_missing(
+    table: Table,
+    results: Sequence[Result],
+    options: Options,
+) -> None:
+    """Print the number of cells without a result on stderr."""
+    computed = set()
+    for result in results:
+        cell = result.cell
+        computed.add((cell.system, cell.collection, cell.seed))
+    total = 0
+    missing = 0
+    for cell in table.cells(options.tested(table), options.seeds):
+        if options.has(cell):
+            total += 1
+            missing += (cell.system, cell.collection, cell.seed) not in computed
+    if missing:
+        print(
+            f"{table.name}: {missing} of {total} cells were not computed; --train "
+            "computes them",
+            file=sys.stderr,
+        )
 
 
 def readme() -> str:
     """The README of the results: tables of the CSVs, and pictures."""
-    from experiments import cells, tables
+    from experiments.tables import read_tables
 
-    introduction, known = tables.read_tables()
+    introduction, tables = read_tables()
     sections = [introduction]
-    for table in known.values():
-        parts = [
-            f"## {table.title}: `{table.name}`",
-            table.caption * (not table.report),
-        ]
-        csv, is_short = RESULTS / table.csv, bool(table.figure or table.csv_only)
-        if csv.exists() and not is_short:
-            parts.append(tables.render(table, cells.read_csv(csv)))
-        for name in (
-            f"{table.name}.md",
-            f"{table.name}.png",
-            *([table.csv] if is_short else []),
-        ):
-            if (RESULTS / name).exists():
-                parts.append(f"{'!' * name.endswith('png')}[{name}]({name})")
-        sections.append("\n\n".join(filter(None, parts)))
+    for table in tables.values():
+        sections.append("\n\n".join(readme_section(table)))
     return "\n\n".join(sections) + "\n"
+
+
+def readme_section(table: Table) -> list[str]:
+    """Paragraphs on a table: title, caption, table, and links to its files."""
+    from experiments.rendering import render
+    from experiments.results_csv import read_csv
+
+    paragraphs = [f"## {table.title}: `{table.name}`"]
+    if table.caption and not table.report:
+        paragraphs.append(table.caption)
+    files = [f"{table.name}.md", f"{table.name}.png"]
+    csv = RESULTS / table.csv
+    if table.figure or table.csv_only:
+        files.append(table.csv)
+    elif csv.exists():
+        paragraphs.append(render(table, read_csv(csv)))
+    for name in files:
+        if (RESULTS / name).exists():
+            link = f"[{name}]({name})"
+            paragraphs.append(f"!{link}" if name.endswith("png") else link)
+    return paragraphs
 
 
 if __name__ == "__main__":

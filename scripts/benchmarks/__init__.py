@@ -1,4 +1,8 @@
-"""Parts of ``scripts/benchmark.py``."""
+"""Parts of ``scripts/benchmark.py``.
+
+Each part is a module ``measure_PART``; its function ``measure`` returns the rows of a
+table.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +26,7 @@ class Options:
         "minutes of the service's overload", default=1, parse=positive_int
     )
     device: str = option(
-        "device of the part scoring, beside the CPU",
+        "second device of the part scoring, after the CPU",
         default="auto",
         choices=("auto", "cpu", "cuda"),
     )

@@ -1,19 +1,21 @@
-"""Trees on collections outside their training, for some of a collection's training topics.
+"""Trees on collections outside their training, for some of their training topics.
 
-Collections of other kinds are left out in pairs (:data:`PAIRS`), the microblog years together.
-Forms of a cell:
+Collections of other kinds are left out in pairs (:data:`PAIRS`), the microblog years
+together. Forms of a cell:
 
-bm25, …                 a first stage of :data:`FIRST_STAGES`, its best 100 posts
-scores, order, nothing  ``window`` over BM25's, which are read in this form
-eights                  the same in their order, in batches of eight that are ranked together
+bm25, …                 best 100 posts of a first stage of :data:`FIRST_STAGES`
+scores, order, nothing  ``window`` over BM25's posts, with this form of their scores
+eights                  the same in order, in batches of eight that are ranked together
 cosine/scores, …        such a form over another first stage
-scores-general, …       with general word frequencies, as where nobody knows the collection's posts
+scores-general, …       the form with general word frequencies, for unseen collections
 fusion                  ``fusion`` for collections of any kind, over its own searches
-adapted                 the form scores by ``window`` with vectors adapted to the collection
-trained, judged         this model trained further on four fifths of the topics and measured on the
-                        fifth, in turn, without and with judgments for other topics
+adapted                 ``scores`` by ``window`` with vectors adapted to the collection
+trained, judged         the model of ``adapted`` trained further on four fifths of the
+                        topics and measured on the fifth, in turn, without and with
+                        features of the judgments for other topics
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +25,8 @@ import numpy as np
 
 from tweetrerank.pipeline.collections import named
 from tweetrerank.pipeline.collections.collection import Collection
-from tweetrerank.pipeline.collections.trec import Qrels, Run
+from tweetrerank.pipeline.collections.topics import Topic
+from tweetrerank.pipeline.collections.trec import Run
 from tweetrerank.pipeline.ranking import retrievers
 from tweetrerank.pipeline.ranking.frequencies import named_frequencies
 from tweetrerank.pipeline.ranking.fusion_ranker import UnionRetriever
@@ -34,15 +37,17 @@ from tweetrerank.pipeline.ranking.retrievers import (
     retriever_for,
 )
 from tweetrerank.pipeline.training.cross_validation import fold_topics
-from tweetrerank.pipeline.training.fusion_lists import fusion_lists
-from tweetrerank.pipeline.training.memory_retrievers import (
+from tweetrerank.pipeline.training.fusion_lists import (
     ENGINES,
+    FORMS,
+    WINDOW,
     MemoryRetriever,
+    fusion_lists,
     memory_retrievers,
+    window_lists,
 )
 from tweetrerank.pipeline.training.training_set import JudgedCandidates
 from tweetrerank.pipeline.training.trees import grower
-from tweetrerank.pipeline.training.window_lists import FORMS, WINDOW, window_lists
 from tweetrerank.rerankers import checkpoint, features, registry
 from tweetrerank.rerankers.checkpoint import GENERAL, OF_POSTS
 from tweetrerank.rerankers.features import FeatureTable
@@ -61,48 +66,72 @@ PAIRS = (
     ("stackfaq-train", "epqa-train"),
     ("twitter-url-train", "banking77-train"),
 )
-"""Collections that are left out together; half the trainings."""
+"""Collections left out together, which halves the number of trainings."""
 
 FIRST_STAGES = (*SEARCHES, "engine", "standard", "cosine", "hybrid")
-"""Methods of our index, and what engines do; see :mod:`tweetrerank.pipeline.training.memory_retrievers`."""
+"""Methods of the index, and methods of search engines (``pipeline.training``)."""
 
-FOLDS = 5  # Parts of a collection's own topics
-UNKNOWN = "-general"  # Ending of forms without frequencies of the collection's posts
-BATCH = 8  # Posts of a batch of the form ``eights``
+FOLDS = 5  # Parts of a collection's topics
+UNSEEN = "-general"  # Suffix of forms without word frequencies of the collection
+BATCHED = "eights"
+BATCH = 8  # Posts of a batch
 
-Judged = tuple[Run, Qrels]
-_LOCK = Lock()  # Cells share features and models, which take all cores.
+_LOCK = Lock()  # Cells share features and models, whose work takes all cores.
 
 
-def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
-    """The ranking of the first training topics of a collection, ``most`` of them, in a form."""
+def run_of(
+    form: str,
+    name: str,
+    most: int,
+    data: Path | None,
+) -> Run:
+    """Ranking in a form of a collection's first training topics, ``most`` of them."""
     collection = named.find(name, data)
     topics = collection.training_topics[:most]
-    first, _, form = form.rpartition("/")
+    first_stage, _, form = form.rpartition("/")
     with _LOCK:
         if form == "fusion":
-            model = _model(form, "general", collection, data)
-            union = UnionRetriever.of(collection, model.config)
-            found = replace(union.search(topics), rest={})
-            return found.run_of(model.score(found.pairs()))
+            return _fusion_run(collection, topics, data)
         if form in FIRST_STAGES:
             return _first_stage(collection, form).search(topics, WINDOW).run
-        found = _first_stage(collection, first or "bm25").search(topics, WINDOW)
-        if (known := form.removesuffix(UNKNOWN)) in (*FORMS, "eights"):
-            model, is_whole = (
-                _model("window", "general", collection, data),
-                known in FORMS,
-            )
-            if form != known:
+        retriever = _first_stage(collection, first_stage or "bm25")
+        candidates = retriever.search(topics, WINDOW)
+        reading = form.removesuffix(UNSEEN)
+        if reading in FORMS or reading == BATCHED:
+            model = _model("window", "general", collection, data)
+            if form.endswith(UNSEEN):
                 model = replace(model, idf=_idf(GENERAL, collection))
-            forms = dict.fromkeys(found.run, known if is_whole else "order")
-            pairs = replace(found, forms=forms).pairs()
-            return found.run_of(model.score(pairs if is_whole else _in_batches(pairs)))
-        found = retrievers.with_resources(found, collection, judged_posts=True)
+            return _window_run(candidates, model, reading)
+        candidates = retrievers.with_resources(
+            candidates, collection, judged_posts=True
+        )
         model = _model("window", "adapted", collection, data)
         if form == "adapted":
-            return found.run_of(model.score(found.pairs()))
-        return _trained_further(found, model, form == "judged", collection)
+            return candidates.run_of(model.score(candidates.pairs()))
+        return _trained_further(candidates, model, form == "judged", collection)
+
+
+def _fusion_run(
+    collection: Collection, topics: Sequence[Topic], data: Path | None
+) -> Run:
+    model = _model("fusion", "general", collection, data)
+    union = UnionRetriever.of(collection, model.config)
+    candidates = replace(union.search(topics), rest={})
+    return candidates.run_of(model.score(candidates.pairs()))
+
+
+def _window_run(
+    candidates: Candidates,
+    model: Trees,
+    reading: str,
+) -> Run:
+    """Scores of candidates that the model reads in one form."""
+    form = "order" if reading == BATCHED else reading
+    candidates = replace(candidates, forms=dict.fromkeys(candidates.run, form))
+    pairs = candidates.pairs()
+    if reading == BATCHED:
+        pairs = _in_batches(pairs)
+    return candidates.run_of(model.score(pairs))
 
 
 def _first_stage(collection: Collection, name: str) -> Retriever:
@@ -111,7 +140,8 @@ def _first_stage(collection: Collection, name: str) -> Retriever:
         return retriever_for(collection, method=name)
     if name == "engine":
         return IndexRetriever(collection.open_index(), ENGINES)
-    return next(each for each in _in_memory(collection.name) if each.name == name)
+    retrievers_in_memory = _in_memory(collection.name)
+    return next(source for source in retrievers_in_memory if source.name == name)
 
 
 @cache
@@ -120,75 +150,119 @@ def _in_memory(name: str) -> list[MemoryRetriever]:
 
 
 def _in_batches(pairs: Pairs) -> Pairs:
-    """The pairs, the list of each query in lists of :data:`BATCH`."""
-    of_query = pairs.query_index
-    places = np.arange(len(pairs)) - np.searchsorted(of_query, of_query)
-    keys = np.stack([of_query, places // BATCH])
-    owners, numbers = np.unique(keys, axis=1, return_inverse=True)
+    """The pairs with each query's list cut into lists of :data:`BATCH`."""
+    query_index = pairs.query_index  # [P], ascending
+    places = np.arange(len(pairs)) - np.searchsorted(query_index, query_index)
+    keys = np.stack([query_index, places // BATCH])  # [2, P]
+    owners, numbers = np.unique(
+        keys,
+        axis=1,
+        return_inverse=True,
+    )
     queries = [pairs.queries[query] for query in owners[0].tolist()]
     return replace(
-        pairs, queries=queries, query_index=numbers.reshape(-1), resources=()
+        pairs,
+        queries=queries,
+        query_index=numbers.reshape(-1),
+        resources=(),
     )
 
 
 def _trained_further(
-    found: Candidates, start: Trees, is_judged: bool, collection: Collection
+    candidates: Candidates, start: Trees, is_judged: bool, collection: Collection
 ) -> Run:
-    """Scores by a model that is extended on the topics of the other folds."""
-    config = replace(
-        start.config, families=start.config.families + f",{JUDGED}" * is_judged
+    """Scores of each fold by a model extended on the topics of the other folds."""
+    config = start.config
+    if is_judged:
+        config = replace(config, families=f"{config.families},{JUDGED}")
+    pairs = candidates.pairs()
+    table = features.table(
+        pairs,
+        config.families.split(","),
+        start.idf,
     )
-    pairs, scores = found.pairs(), np.zeros(len(found), dtype=np.float32)
-    table = features.table(pairs, config.families.split(","), start.idf)
-    relevant = JudgedCandidates(found, collection.training_qrels or {}).relevant()
-    query_ids = [topic.query_id for topic in found.topics]
+    judged = JudgedCandidates(candidates, collection.training_qrels or {})
+    relevant = judged.relevant()
+    query_ids = [topic.query_id for topic in candidates.topics]
+    scores = np.zeros(len(candidates), dtype=np.float32)
     for fold in fold_topics(query_ids, FOLDS, seed=1):
         is_held_out = np.isin(query_ids, fold)[pairs.query_index]
         rows = np.flatnonzero(~is_held_out)
-        known = table.values[rows], relevant[rows], pairs.query_index[rows]
-        model = replace(
-            start, config=config, lists=grow(config, table.names, *known, start)
+        lists = grow(
+            config,
+            table.names,
+            table.values[rows],
+            relevant[rows],
+            pairs.query_index[rows],
+            start,
         )
+        model = replace(start, config=config, lists=lists)
         scores[is_held_out] = model.evaluate(table.values[is_held_out])
-    return found.run_of(scores)
+    return candidates.run_of(scores)
 
 
-def _idf(source: str, collection: Collection | None = None) -> Idf:
+def _idf(
+    source: str,
+    collection: Collection | None = None,
+) -> Idf:
     return checkpoint.idf_from(named_frequencies(source, collection))
 
 
-def _model(name: str, configuration: str, of: Collection, data: Path | None) -> Trees:
-    """A model of the shipped configuration, grown without a collection and its pair."""
-    left_out = next((pair for pair in PAIRS if of.name in pair), YEARS)
+def _model(
+    name: str, configuration: str, collection: Collection, data: Path | None
+) -> Trees:
+    """Model of the shipped configuration, grown without a collection and its pair."""
+    left_out: tuple[str, ...] = YEARS
+    for pair in PAIRS:
+        if collection.name in pair:
+            left_out = pair
     source = OF_POSTS if name == "window" else GENERAL
-    return replace(_without(name, configuration, left_out, data), idf=_idf(source, of))
+    model = _without(name, configuration, left_out, data)
+    return replace(model, idf=_idf(source, collection))
 
 
 @cache
 def _without(
-    name: str, configuration: str, left_out: tuple[str, ...], data: Path | None
+    name: str,
+    configuration: str,
+    left_out: tuple[str, ...],
+    data: Path | None,
 ) -> Trees:
     kind = registry.find(name)
-    config, (found, table) = kind.configurations[configuration], _features(name, data)
+    config = kind.configurations[configuration]
+    lists, table = _features(name, data)
     names = features.names_of(config.families.split(","))
-    grow_on = grower(config, found, FeatureTable(names, table.values[:, : len(names)]))
-    kept = ~np.isin(found.groups, left_out)
-    lists = grow_on(np.flatnonzero(kept[found.candidates.texts.query_index]))
-    model: Trees = kind(name=name, config=config, idf=_idf(GENERAL), lists=lists)
+    table = FeatureTable(names, table.values[:, : len(names)])
+    is_kept = ~np.isin(lists.groups, left_out)  # [Q]
+    rows = np.flatnonzero(is_kept[lists.candidates.texts.query_index])
+    trees = grower(config, lists, table)(rows)
+    model: Trees = kind(
+        name=name,
+        config=config,
+        idf=_idf(GENERAL),
+        lists=trees,
+    )
     return model
 
 
 @cache
-def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTable]:
+def _features(
+    name: str,
+    data: Path | None,
+) -> tuple[JudgedCandidates, FeatureTable]:
     """The training set and its features; those of adapted vectors come last."""
     config = registry.find(name).configurations["adapted"]
     names = named.training_collections(None, data, True)
-    collections = [named.to_train_on(n, data) for n in names]
+    collections = [named.to_train_on(collection, data) for collection in names]
     if name == "window":
-        found = window_lists(collections, config.topics)
+        lists = window_lists(collections, config.topics)
     else:
-        found = fusion_lists(config, [each for each in collections if each.index])
+        indexed = [collection for collection in collections if collection.index]
+        lists = fusion_lists(config, indexed)
+    pairs = lists.candidates.pairs()
     table = features.table(
-        found.candidates.pairs(), config.families.split(","), _idf(GENERAL)
+        pairs,
+        config.families.split(","),
+        _idf(GENERAL),
     )
-    return found, table
+    return lists, table

@@ -1,4 +1,4 @@
-"""The set-up scripts, run against a stand-in for Python: when they install, and when they don't."""
+"""The set-up scripts with a stand-in for Python: when they install and when not."""
 
 import fcntl
 import os
@@ -15,10 +15,11 @@ from helpers.processes import ROOT, started
 
 
 class Checkout:
-    """A copy of what the scripts read, in a folder of its own."""
+    """A copy of the files that the scripts read, in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "a check out"
+        self.environment = self.root / ".venv"
         self.notes = folder / "notes"
         self.notes.mkdir()
         shutil.copytree(ROOT / "scripts", self.root / "scripts")
@@ -27,26 +28,43 @@ class Checkout:
         shutil.copy(ROOT / "tests" / "helpers" / "python_stand_in", self.stand_in)
         self.elsewhere = folder
 
-    def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
-        """Start a script from another folder; ``calls`` then has what it asked of Python."""
+    def start(self, script: str, arguments: str = "") -> subprocess.Popen[str]:
+        """Start a script from another folder; ``calls`` has its calls of Python."""
         (self.notes / "calls").unlink(missing_ok=True)
-        environment = {
-            k: v for k, v in os.environ.items() if k != "TWEETRERANK_TORCH_INDEX"
-        }
-        environment |= {
+        variables = dict(os.environ)
+        variables.pop("TWEETRERANK_TORCH_INDEX", None)
+        variables |= {
             "NOTES": str(self.notes),
             "TWEETRERANK_PYTHON": str(self.stand_in),
+            "PYTHON_HERE": sys.executable,
         }
-        environment["PYTHON_HERE"] = sys.executable
-        # A program in the background, as these tests may be, ignores it.
-        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        program = (self.root / "scripts" / script, *arguments)
-        return started(*program, cwd=self.elsewhere, env=environment, preexec_fn=heed)
+        # A background program, such as these tests may be, ignores SIGINT.
+        handle = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        command: list[object] = [self.root / "scripts" / script]
+        command += arguments.split()
+        return started(
+            *command,
+            cwd=self.elsewhere,
+            env=variables,
+            preexec_fn=handle,
+        )
 
-    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(script, *arguments)
+    def run(
+        self,
+        script: str,
+        arguments: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        process = self.start(script, arguments)
         output, errors = process.communicate(timeout=60)
         return subprocess.CompletedProcess([], process.returncode, output, errors)
+
+    def fail(self, text: str) -> None:
+        """Let installations and tools fail whose arguments contain a text."""
+        (self.notes / "fail").write_text(text)
+
+    def hang(self, text: str) -> None:
+        """Let installations hang whose arguments contain a text."""
+        (self.notes / "hang").write_text(text)
 
     @property
     def calls(self) -> list[str]:
@@ -54,22 +72,30 @@ class Checkout:
         return file.read_text().splitlines() if file.exists() else []
 
     @property
+    def tools(self) -> list[str]:
+        """Calls of modules."""
+        return [call for call in self.calls if call.startswith("-m ")]
+
+    @property
     def installed(self) -> list[str]:
-        """What was asked for, by ``python`` (pip) or ``uv``, in the order of the alphabet."""
-        made = [
-            call.split(maxsplit=1) for call in self.calls if not call.startswith("-m ")
-        ]
-        return sorted(f"{tool} {Path(what).name.split('==')[0]}" for tool, what in made)
+        """Installations by ``python`` (pip) or ``uv``, sorted."""
+        installations = []
+        for call in self.calls:
+            if not call.startswith("-m "):
+                tool, requirement = call.split(maxsplit=1)
+                name = Path(requirement).name.split("==")[0]
+                installations.append(f"{tool} {name}")
+        return sorted(installations)
 
     @property
     def environments(self) -> list[Path]:
-        """Once earlier ones are removed, or will not be."""
+        """The folders of environments, after some time to remove earlier ones."""
         for _ in range(500):
-            found = [path for path in self.root.glob(".venv-*") if path.is_dir()]
-            if len(found) == 1:
+            folders = [path for path in self.root.glob(".venv-*") if path.is_dir()]
+            if len(folders) == 1:
                 break
             time.sleep(0.01)
-        return found
+        return folders
 
 
 @pytest.fixture
@@ -87,86 +113,98 @@ ALL = [
 ]
 
 
-def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None:
-    first = checkout.run("quickstart", "--hits", "5")
+def test_quickstart_installs_and_searches(checkout: Checkout) -> None:
+    first = checkout.run("quickstart", "--hits 5")
     assert first.returncode == 0, first.stderr
     assert checkout.installed == ALL
     assert checkout.calls[-1] == f"{SEARCH} --hits 5"
-    packages = (checkout.root / ".venv" / "packages.txt").read_text()
-    assert "\nnumpy==" in packages and "torch==" not in packages
-    for phase in (
-        "installing 47 packages",
-        " s: packages",
-        " s: PyTorch",
-        "installed in ",
-    ):
-        assert (
-            phase in first.stderr and phase in (checkout.root / ".venv.log").read_text()
-        )
+    packages = (checkout.environment / "packages.txt").read_text()
+    assert "\nnumpy==" in packages
+    assert "torch==" not in packages
+    log = (checkout.root / ".venv.log").read_text()
+    phases = ["installing 47 packages", " s: packages", " s: PyTorch", "installed in "]
+    assert [phase for phase in phases if phase not in first.stderr] == []
+    assert [phase for phase in phases if phase not in log] == []
+
+
+def test_a_second_quickstart_only_searches(checkout: Checkout) -> None:
+    checkout.run("quickstart", "--hits 5")
     assert checkout.run("quickstart").returncode == 0
     assert checkout.calls == [SEARCH]
     assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
-    # Programs of the environment outlive it, as does a shell in which it was activated.
-    assert (
-        checkout.root / ".venv" / "bin" / "x"
-    ).read_text() == f"#!{checkout.root}/.venv\n"
+    # Programs of the environment outlive it, like a shell in which it was activated.
+    program = (checkout.environment / "bin" / "x").read_text()
+    assert program == f"#!{checkout.environment}\n"
 
 
 @pytest.mark.slow
 def test_a_larger_set_has_the_smaller_ones(checkout: Checkout) -> None:
-    serve = ("--serve", "--port", "9000")
-    for arguments, installs in (((), ALL), (serve, ALL), ((), []), (serve, [])):
-        assert checkout.run("quickstart", *arguments).returncode == 0
-        assert checkout.installed == installs
+    serve = "--serve --port 9000"
+    for arguments, installed in (("", ALL), (serve, ALL), ("", []), (serve, [])):
+        assert checkout.run("quickstart", arguments).returncode == 0
+        assert checkout.installed == installed
         [environment] = checkout.environments
-        assert (checkout.root / ".venv").resolve() == environment
+        assert checkout.environment.resolve() == environment
     assert checkout.calls == ["-m pipeline.serve --collection sample --port 9000"]
-    # A change of the requirements or of the folder installs again, and takes nothing away.
-    for file in ("pyproject.toml", "scripts/locks/serve.txt"):
-        with (checkout.root / file).open("a") as stream:
-            stream.write("# changed\n")
-        checkout.run("quickstart", "--serve")
-        assert checkout.installed == ALL
-    checkout.root = checkout.root.rename(checkout.elsewhere / "moved")
-    checkout.run("quickstart")
-    assert "python moved" in checkout.installed
-    assert "\nuvicorn==" in (checkout.root / ".venv" / "packages.txt").read_text()
 
 
 @pytest.mark.slow
-def test_a_failed_installation_changes_nothing(checkout: Checkout) -> None:
+@pytest.mark.parametrize("file", ["pyproject.toml", "scripts/locks/serve.txt"])
+def test_changed_requirements_are_installed(checkout: Checkout, file: str) -> None:
+    checkout.run("quickstart", "--serve")
+    with (checkout.root / file).open("a") as stream:
+        stream.write("# changed\n")
+    checkout.run("quickstart", "--serve")
+    assert checkout.installed == ALL
+
+
+@pytest.mark.slow
+def test_a_moved_checkout_is_installed(checkout: Checkout) -> None:
+    """The set stays the larger one."""
+    checkout.run("quickstart", "--serve")
+    root = checkout.root.rename(checkout.elsewhere / "moved")
+    checkout.root = root
     checkout.run("quickstart")
-    before = (checkout.root / ".venv").resolve()
-    for failing in ("packages.txt", "torch==", "--editable"):
-        (checkout.notes / "fail").write_text(failing)
-        failed = checkout.run("quickstart", "--serve")
-        assert failed.returncode == 1
-        assert (
-            "no such wheel" in failed.stderr
-            and "the installation failed" in failed.stderr
-        )
-        assert not [call for call in checkout.calls if "pipeline.serve" in call]
-        assert (checkout.root / ".venv").resolve() == before
-        checkout.run("quickstart")
-        assert checkout.calls == [SEARCH]
+    assert "python moved" in checkout.installed
+    assert "\nuvicorn==" in (root / ".venv" / "packages.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", ["packages.txt", "torch==", "--editable"])
+def test_a_failed_installation_changes_nothing(
+    checkout: Checkout,
+    failing: str,
+) -> None:
+    checkout.run("quickstart")
+    before = checkout.environment.resolve()
+    checkout.fail(failing)
+    failed = checkout.run("quickstart", "--serve")
+    assert failed.returncode == 1
+    assert "no such wheel" in failed.stderr
+    assert "the installation failed" in failed.stderr
+    assert not [call for call in checkout.calls if "pipeline.serve" in call]
+    assert checkout.environment.resolve() == before
+    checkout.run("quickstart")
+    assert checkout.calls == [SEARCH]
     (checkout.notes / "fail").unlink()
     assert checkout.run("quickstart", "--serve").returncode == 0
     assert len(checkout.environments) == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_installation_changes_nothing(
-    checkout: Checkout, sent: int
+    checkout: Checkout,
+    number: int,
 ) -> None:
     checkout.run("quickstart")
-    (checkout.notes / "hang").write_text("packages.txt")
+    checkout.hang("packages.txt")
     process = checkout.start("test")
-    # They run side by side.
-    while not {"uv packages.txt", "python torch"} <= {*checkout.installed}:
+    # Both installations run at the same time.
+    while not {"uv packages.txt", "python torch"} <= set(checkout.installed):
         time.sleep(0.01)
-    process.send_signal(sent)
-    if sent != signal.SIGKILL:
+    process.send_signal(number)
+    if number != signal.SIGKILL:
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 130
         assert "interrupted; what was installed before is as it was" in errors
@@ -180,8 +218,8 @@ def test_an_interrupted_installation_changes_nothing(
     assert len(checkout.environments) == 1
 
 
-@pytest.mark.skipif(not shutil.which("flock"), reason="nobody waits")
-def test_waiting_for_another_installation_is_told(checkout: Checkout) -> None:
+@pytest.mark.skipif(not shutil.which("flock"), reason="without flock nobody waits")
+def test_waiting_for_another_installation_is_reported(checkout: Checkout) -> None:
     with (checkout.root / "scripts" / "locks" / "installer.txt").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = checkout.start("quickstart")
@@ -193,49 +231,77 @@ def test_waiting_for_another_installation_is_told(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "again"),
-    [("bin/uv", "python packages.txt"), ("--index-url", "python torch")],
+    ("failing", "fallback"),
+    [
+        ("bin/uv", "python packages.txt"),  # pip in place of uv
+        ("--index-url", "python torch"),  # pip's default index in place of PyTorch's
+    ],
 )
-def test_pip_and_its_own_index_take_over(
-    checkout: Checkout, failing: str, again: str
+def test_pip_and_its_default_index_take_over(
+    checkout: Checkout,
+    failing: str,
+    fallback: str,
 ) -> None:
-    """Where uv fails, or PyTorch's index is out of reach."""
-    (checkout.notes / "fail").write_text(failing)
+    checkout.fail(failing)
     assert checkout.run("quickstart").returncode == 0
-    assert checkout.installed == sorted([*ALL, again])
+    assert checkout.installed == sorted([*ALL, fallback])
 
 
-def test_what_cannot_be_used_is_refused_in_words(checkout: Checkout) -> None:
+def test_an_old_python_is_refused(checkout: Checkout) -> None:
     (checkout.notes / "old").touch()
     refused = checkout.run("quickstart")
     assert refused.returncode == 1
     assert "is not a Python 3.11 or newer" in refused.stderr
-    (checkout.root / ".venv").mkdir()  # of others
+    assert not checkout.calls
+
+
+def test_a_foreign_environment_is_refused(checkout: Checkout) -> None:
+    checkout.environment.mkdir()
     refused = checkout.run("quickstart")
-    assert (refused.returncode, "move it away" in refused.stderr) == (1, True)
-    shown = {
-        "quickstart": "Python 3.11",
-        "test": "test --quick",
-        "lock": "scripts/lock --upgrade",
-    }
-    for script, text in shown.items():
-        helped = checkout.run(script, "--help")
-        assert (helped.returncode, text in helped.stdout) == (0, True)
+    assert refused.returncode == 1
+    assert "move it away" in refused.stderr
+    assert not checkout.calls
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("quickstart", "Python 3.11"),
+        ("test", "test --quick"),
+        ("lock", "scripts/lock --upgrade"),
+    ],
+)
+def test_help_needs_no_environment(
+    checkout: Checkout,
+    script: str,
+    text: str,
+) -> None:
+    process = checkout.run(script, "--help")
+    assert process.returncode == 0
+    assert text in process.stdout
     assert not checkout.calls
 
 
 def test_the_test_script_adds_its_tools_and_checks_all(checkout: Checkout) -> None:
     checkout.run("quickstart")
-    assert checkout.run("test", "-k", "trec").returncode == 0
+    assert checkout.run("test", "-k trec").returncode == 0
     assert checkout.installed == ALL
-    assert "\npytest==" in (checkout.root / ".venv" / "packages.txt").read_text()
-    first, second, *both = [call for call in checkout.calls if call.startswith("-m ")]
-    assert (first, second) == ("-m ruff check .", "-m ruff format --check .")
-    types, tests = sorted(both)  # they run side by side
+    assert "\npytest==" in (checkout.environment / "packages.txt").read_text()
+    assert checkout.tools[:2] == ["-m ruff check .", "-m ruff format --check ."]
+    types, tests = sorted(checkout.tools[2:])  # They run at the same time.
     assert types == "-m mypy"
-    assert tests.startswith("-m pytest ") and tests.endswith("-k trec")
+    assert tests.startswith("-m pytest ")
+    assert tests.endswith("-k trec")
+
+
+def test_the_quick_tests_need_no_data(checkout: Checkout) -> None:
     assert checkout.run("test", "--quick").returncode == 0
     assert any(call.endswith("-m not slow and not data") for call in checkout.calls)
-    for failing in ("ruff check", "mypy", "pytest"):
-        (checkout.notes / "fail").write_text(failing)
-        assert checkout.run("test").returncode == 1
+
+
+@pytest.mark.parametrize("failing", ["ruff check", "mypy", "pytest"])
+def test_the_test_script_fails_with_a_check(checkout: Checkout, failing: str) -> None:
+    checkout.run("test")
+    checkout.fail(failing)
+    assert checkout.run("test").returncode == 1
+    assert any(call.startswith(f"-m {failing}") for call in checkout.calls)

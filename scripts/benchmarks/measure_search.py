@@ -1,0 +1,73 @@
+"""Time and memory of the process ``python -m pipeline.search``."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks import Options
+from benchmarks.workload import Row, in_turn
+from tweetrerank.indexes.data_error import DataError
+
+SEARCHES = ("", " --reranker mp_hcnn", " --reranker none")
+
+MEASURED = """
+import json, resource, subprocess, sys, time
+started = time.perf_counter()
+status = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+seconds = time.perf_counter() - started
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+unit = 2 ** (20 if sys.platform == "darwin" else 10)
+print(json.dumps([status, seconds, peak / unit]))
+"""
+"""Program of a small process that starts and measures another one.
+
+The peak memory of a process includes its parent's at the time of the start.
+"""
+
+
+class Usage(NamedTuple):
+    """Resources of a process."""
+
+    seconds: float
+    peak: float  # MiB of memory
+
+
+def measure(options: Options) -> Iterator[Row]:
+    """Seconds and peak MiB of each search.
+
+    One more round, the first, builds a missing index and fills caches.
+    """
+    common = ["-m", "pipeline.search", "--topics", options.collection, "--show=none"]
+    common += ["--device", options.device]
+    if options.data:
+        common += ["--data", str(options.data)]
+    with tempfile.TemporaryDirectory() as folder:
+        common += ["--output", f"{folder}/run.txt"]
+        ways = {way: partial(usage_of, common + way.split()) for way in SEARCHES}
+        results = in_turn(ways, options.rounds + 1)
+    for way, usages in results.items():
+        rounds = usages[1:]
+        seconds = median(usage.seconds for usage in rounds)
+        peak = max(usage.peak for usage in rounds)
+        title = f"`pipeline.search --topics {options.collection}{way}`"
+        yield title, f"{seconds:.1f} s, {peak:,.0f} MiB at most"
+
+
+def usage_of(arguments: Sequence[str]) -> Usage:
+    """Resources of a Python process; DataError if it fails."""
+    command = [sys.executable, "-S", "-c", MEASURED, sys.executable]
+    command += arguments
+    process = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=True
+    )
+    status, seconds, peak = json.loads(process.stdout)
+    if status:
+        program = " ".join(arguments[:4])
+        last_lines = process.stderr.strip().splitlines()[-3:]
+        raise DataError(f"{program} … failed:\n  " + "\n  ".join(last_lines))
+    return Usage(seconds, peak)

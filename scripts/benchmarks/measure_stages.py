@@ -1,0 +1,93 @@
+"""CPU time of the stages of a request."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import numpy as np
+import orjson
+
+from benchmarks import Options, workload
+from benchmarks.workload import MODEL, Row, requests, served_model
+from tweetrerank.pipeline.ranking.ranker import Stopwatch
+from tweetrerank.pipeline.service.app import pairs_of
+from tweetrerank.pipeline.service.formats import TEI, read
+from tweetrerank.pipeline.service.requests import Record
+from tweetrerank.pipeline.service.served_models import ServedModel
+from tweetrerank.rerankers import devices, features
+from tweetrerank.rerankers.trees.boosting import Trees
+
+WARM_UP = 5  # Requests before the measured ones
+
+
+def measure(options: Options) -> Iterator[Row]:
+    """Median milliseconds of CPU time of each stage and of their sum, on one core.
+
+    The posts are new in the first request and known in a second one with another query.
+    If several families of features share a computation, the first one pays for it.
+    """
+    model, trees = served_model()
+    devices.set_threads(1)
+    count = WARM_UP + workload.SINGLE
+    first_requests = requests(options, workload.LOAD)[:count]
+    second_requests = requests(options, workload.LOAD, " today")[:count]
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for first, second in zip(first_requests, second_requests, strict=True):
+        for kind, body in (("new", first), ("known", second)):
+            stages = stages_of(model, trees, body)
+            stages["all stages"] = sum(stages.values())
+            for stage, value in stages.items():
+                title = f"{MODEL}, {workload.LOAD} {kind} posts, {stage}"
+                seconds[title].append(value)
+    for title, values in seconds.items():
+        start = min(WARM_UP, len(values) // 2)
+        yield title, f"{1000 * median(values[start:]):.2f} ms"
+
+
+def stages_of(
+    model: ServedModel,
+    trees: Trees,
+    body: bytes,
+) -> dict[str, float]:
+    """CPU seconds of each stage of a request in TEI's form, in order."""
+    watch = Stopwatch(time.process_time)
+    request = read(body, workload.LOAD)
+    pairs, _ = pairs_of(request, model, in_order=True)
+    watch.stop("read the request")
+    lists = features.CandidateLists(
+        pairs,
+        trees.families,
+        trees.idf,
+        trees.recent,
+    )
+    candidates = lists.candidates(lists.rows[0])
+    candidates.tokens  # noqa: B018  Computed at the first use.
+    watch.stop("cut the posts into words")
+    columns: list[Any] = []
+    for family in trees.families:
+        columns += features.find(family).columns(candidates)
+        watch.stop(f"features {family}")
+    table = np.array(columns, dtype=np.float32)  # [F, P]
+    scores = trees.evaluate(table.round(features.DECIMALS).T)
+    watch.stop("trees")
+    response = model.respond(request, scores)
+    orjson.dumps(
+        TEI.write(
+            response,
+            Record(
+                "",
+                "POST",
+                "/rerank",
+            ),
+        )
+    )
+    watch.stop("write the response")
+    if not np.allclose(
+        scores,
+        trees.score(pairs),
+        atol=1e-5,
+    ):
+        raise RuntimeError("the stages and the service give different scores")
+    return watch.seconds

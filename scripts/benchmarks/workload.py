@@ -1,0 +1,83 @@
+"""Candidates, requests and the served model that several parts measure."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import cycle
+from typing import Any, cast
+
+import numpy as np
+
+from benchmarks import Options
+from tweetrerank.pipeline.collections.named import open_collection
+from tweetrerank.pipeline.ranking.retrievers import Candidates, retriever_for
+from tweetrerank.pipeline.service.served_models import Models, ServedModel
+from tweetrerank.rerankers.trees.boosting import Trees
+
+Row = tuple[str, str]  # Title and figure
+
+MODEL = "window"  # The service's default
+CACHE = 1_000_000_000  # Bytes of the service's cache
+LOAD = 100  # Documents of a request
+SINGLE = 40  # Measured requests of one client, of each size
+
+
+@cache
+def candidates_of(options: Options) -> Candidates:
+    """All candidates of the official query-likelihood run or of the default search."""
+    source = open_collection(options.collection, data=options.data)
+    method = "ql" if "ql" in source.runs else None
+    return retriever_for(source, method).search(source.topics)
+
+
+def in_turn(
+    ways: Mapping[str, Callable[[], Any]],
+    rounds: int,
+) -> dict[str, list[Any]]:
+    """Results of each way by round.
+
+    The ways take turns, so that a slow phase of the machine affects all of them.
+    """
+    results = defaultdict(list)
+    for _ in range(rounds):
+        for name, way in ways.items():
+            results[name].append(way())
+    return results
+
+
+def requests(
+    options: Options,
+    documents: int,
+    suffix: str = "",
+) -> list[bytes]:
+    """Bodies in TEI's form.
+
+    Their posts are distinct as far as the candidates suffice, and in random order.
+    """
+    candidates = candidates_of(options)
+    posts: list[Any] = []
+    for post in candidates.posts.values():
+        posts.append({"text": post.text, "url": post.url} if post.url else post.text)
+    np.random.default_rng(1).shuffle(posts)
+    size = min(documents, len(posts))
+    topics = cycle(candidates.topics)
+    bodies = []
+    for start in range(
+        0,
+        len(posts) - size + 1,
+        size,
+    ):
+        request = {
+            "query": next(topics).text + suffix,
+            "texts": posts[start : start + size],
+            "raw_scores": True,
+        }
+        bodies.append(json.dumps(request).encode())
+    return bodies
+
+
+def served_model() -> tuple[ServedModel, Trees]:
+    """The service's model, and its trees with a cache."""
+    model = Models([MODEL], CACHE).default
+    return model, cast(Trees, model.checkpoint.remembering(CACHE))
