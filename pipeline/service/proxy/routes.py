@@ -633,8 +633,9 @@ def _with_ext(members: Members, ranked: Ranked) -> Members:
     """Members of a response with those of the ranking in ``ext``."""
     if not ranked.ext:
         return members
-    ext = members_of(members.get("ext", b"{}"))
-    return members | {"ext": encoded(dict(ext) | ranked.ext)}
+    ext: dict[str, Any] = dict(members_of(members.get("ext", b"{}")))
+    ext.update(ranked.ext)
+    return members | {"ext": encoded(ext)}
 
 
 def _single_answer(
