@@ -81,12 +81,16 @@ class Searches:
             return self._packed(name, depth)
         if name not in GRAMMAR:
             return self._text(symbol)
+        choice = self.random.choice(self._choices(name, depth))
+        return self.expand(choice, depth + 3)
+
+    def _choices(self, name: str, depth: int) -> list[Any]:
         choices = GRAMMAR[name]
-        if symbol == QUERY and depth < DEPTH and self.random.random() < 0.5:
+        if name == "query" and depth < DEPTH and self.random.random() < 0.5:
             choices = GRAMMAR["nesting"]
         if depth > DEPTH + 4:
-            choices = choices[:3]
-        return self.expand(self.random.choice(choices), depth + 3)
+            return choices[:3]
+        return choices
 
     def _expand_object(self, symbols: dict[str, Any], depth: int) -> dict[str, Any]:
         members: dict[str, Any] = {}

@@ -51,7 +51,7 @@ class Body(NamedTuple):
     """A request as a client sends it, and the form of its answer."""
 
     path: str
-    fields: dict[str, Any]  # Fields beside query and documents
+    fields: dict[str, Any]  # Further fields; query and documents are the same
     results: str = "results"  # Key of the results; "texts" if the answer is their list
     form: str = ""  # Form of a text in a result: "text" or "plain"; "" without texts
 

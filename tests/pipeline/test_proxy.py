@@ -578,7 +578,7 @@ RENDERED: dict[str, tuple[Any, int]] = {
     "a forbidden search": ({"query": WRAPPER}, 403),
     "a list": ([], 400),
 }
-"""What the engine makes of a template -> its JSON, and the status of the answer."""
+"""Rendered template -> its JSON, and the status of the answer."""
 TEMPLATE = {"source": "{…}", "params": {"a": 1}}
 
 

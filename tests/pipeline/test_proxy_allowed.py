@@ -740,7 +740,7 @@ BOUNDS: dict[str, tuple[str, bytes]] = {
     ),
     "searches": ("_msearch", b"{}\n{}\n" * 190_000),
 }
-"""What is bounded -> a path, and a body that has too much of it."""
+"""Bounded parts -> a path, and a body with too many of them."""
 BOUNDS["levels of a count"] = ("_count", BOUNDS["levels"][1])
 BOUNDS["values of a count"] = ("_count", BOUNDS["many values"][1])
 

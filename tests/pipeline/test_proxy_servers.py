@@ -177,7 +177,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "highlight": {"fields": {"contents": {}}},
     },
 }
-"""Kind of a search -> its members beside the query."""
+"""Kind of a search -> its further members."""
 OF_STUB = ("plain", "page", "all", "without source")
 
 
