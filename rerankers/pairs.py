@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -146,10 +146,9 @@ def number_of(value: object) -> float:
         if not value.tzinfo:
             value = value.replace(tzinfo=UTC)
         value = value.timestamp()
-    if isinstance(value, Real | np.bool_):
-        number = float(value)
-        if abs(number) <= _LARGEST:
-            return number
+    # A whole number may be too large for a float.
+    if isinstance(value, Real | np.bool_) and abs(cast(float, value)) <= _LARGEST:
+        return float(value)
     return np.nan
 
 

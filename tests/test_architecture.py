@@ -1,4 +1,4 @@
-"""Rules for every module: import direction, import cycles, quick commands, unsafe calls."""
+"""Rules for every module: import direction, cycles, quick commands, unsafe calls."""
 
 import ast
 import re

@@ -22,8 +22,8 @@ RANGE = 16.1
 def overlap(candidates: CandidateList) -> Columns:
     """Common words: Severyn & Moschitti (2015), section 4.1, Rao et al. (2019), 4.2.
 
-    As in :class:`~tweetrerank.rerankers.networks.layers.common_words.WordOverlap` they are counts
-    and sums over distinct words.
+    They are counts and sums over distinct words, as in
+    :class:`~tweetrerank.rerankers.networks.layers.common_words.WordOverlap`.
 
     ``words``: |q ∩ d|, number of distinct words in both texts.
     ``idf``: sum of their IDF, each in [0, 1].

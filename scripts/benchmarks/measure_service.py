@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks import Options, workload
 from benchmarks.workload import Row, requests, served_model
 from tweetrerank.indexes.data_error import DataError
-from tweetrerank.pipeline.service.app import pairs_of
-from tweetrerank.pipeline.service.formats import read
+from tweetrerank.pipeline.service.rerank_service import pairs_of
+from tweetrerank.pipeline.service.score_request import read_request
 
 CACHED_REQUESTS = 100  # Number of requests whose posts all fit the cache
 CLIENTS = 16  # Clients at the same time
@@ -157,7 +157,7 @@ def in_process_rate(bodies: Sequence[bytes]) -> float:
     pairs = []
     for body in bodies:
         of_request, _ = pairs_of(
-            read(body, workload.LOAD),
+            read_request(body, workload.LOAD),
             model,
             in_order=True,
         )

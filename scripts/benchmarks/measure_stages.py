@@ -12,10 +12,11 @@ import orjson
 from benchmarks import Options, workload
 from benchmarks.workload import MODEL, Row, requests, served_model
 from tweetrerank.pipeline.ranking.ranker import Stopwatch
-from tweetrerank.pipeline.service.app import pairs_of
-from tweetrerank.pipeline.service.formats import TEI, read
-from tweetrerank.pipeline.service.requests import Record
-from tweetrerank.pipeline.service.served_models import ServedModel
+from tweetrerank.pipeline.service.formats import TEI
+from tweetrerank.pipeline.service.request_record import Record
+from tweetrerank.pipeline.service.rerank_service import pairs_of
+from tweetrerank.pipeline.service.score_request import read_request
+from tweetrerank.pipeline.service.scorer import ServedModel
 from tweetrerank.rerankers import devices, features
 from tweetrerank.rerankers.trees.boosting import Trees
 
@@ -53,7 +54,7 @@ def stages_of(
 ) -> dict[str, float]:
     """CPU seconds of each stage of a request in TEI's form, in order."""
     watch = Stopwatch(time.process_time)
-    request = read(body, workload.LOAD)
+    request = read_request(body, workload.LOAD)
     pairs, _ = pairs_of(request, model, in_order=True)
     watch.stop("read the request")
     lists = features.CandidateLists(

@@ -12,7 +12,8 @@ import numpy as np
 from benchmarks import Options
 from tweetrerank.pipeline.collections.named import open_collection
 from tweetrerank.pipeline.ranking.retrievers import Candidates, retriever_for
-from tweetrerank.pipeline.service.served_models import Models, ServedModel
+from tweetrerank.pipeline.service.scorer import ServedModel
+from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.rerankers.trees.boosting import Trees
 
 Row = tuple[str, str]  # Title and figure

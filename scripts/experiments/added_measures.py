@@ -9,7 +9,7 @@ from experiments.cell_runs import means
 from experiments.cells import Result, Setup
 from experiments.tables import CLEAN, Table
 from tweetrerank.indexes.posts import Post
-from tweetrerank.pipeline.collections.collection import default_vectors
+from tweetrerank.pipeline.collections.folders import default_vectors
 from tweetrerank.pipeline.collections.trec import read_run
 from tweetrerank.rerankers import checkpoint
 from tweetrerank.rerankers.text.vectors import read_vectors

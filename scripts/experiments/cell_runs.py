@@ -26,7 +26,7 @@ from tweetrerank.pipeline.evaluation.measures import evaluate, mean
 from tweetrerank.pipeline.ranking.interpolation import interpolate
 from tweetrerank.pipeline.runtime import provenance
 from tweetrerank.pipeline.training.cross_validation import HeldOut
-from tweetrerank.pipeline.training.fusion_lists import bm25
+from tweetrerank.pipeline.training.memory_retrievers import bm25
 from tweetrerank.pipeline.training.training_set import draw_answers
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.text.words import words

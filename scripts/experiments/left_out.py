@@ -37,17 +37,15 @@ from tweetrerank.pipeline.ranking.retrievers import (
     retriever_for,
 )
 from tweetrerank.pipeline.training.cross_validation import fold_topics
-from tweetrerank.pipeline.training.fusion_lists import (
+from tweetrerank.pipeline.training.fusion_lists import fusion_lists
+from tweetrerank.pipeline.training.memory_retrievers import (
     ENGINES,
-    FORMS,
-    WINDOW,
     MemoryRetriever,
-    fusion_lists,
     memory_retrievers,
-    window_lists,
 )
 from tweetrerank.pipeline.training.training_set import JudgedCandidates
 from tweetrerank.pipeline.training.trees import grower
+from tweetrerank.pipeline.training.window_lists import FORMS, WINDOW, window_lists
 from tweetrerank.rerankers import checkpoint, features, registry
 from tweetrerank.rerankers.checkpoint import GENERAL, OF_POSTS
 from tweetrerank.rerankers.features import FeatureTable

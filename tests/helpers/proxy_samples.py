@@ -1,4 +1,8 @@
-"""A small search engine in this process, which writes JSON in its own way, and its posts."""
+"""A search engine in this process, its posts, and the scores of its hits.
+
+The engine writes JSON in its own way: with numbers that no double holds, and with a
+repeated key.
+"""
 
 import asyncio
 import fnmatch
@@ -18,25 +22,31 @@ from tweetrerank.rerankers.reranker import Reranker
 
 VENDOR = "application/vnd.elasticsearch+json;compatible-with=9"
 KEYS = {
-    "query",
-    "size",
-    "from",
-    "sort",
-    "fields",
     "_source",
     "aggs",
+    "collapse",
+    "explain",
+    "ext",
+    "fields",
+    "from",
     "highlight",
+    "pit",
+    "query",
+    "scroll",
     "search_after",
-}
-KEYS |= {
+    "size",
+    "sort",
     "stored_fields",
     "track_total_hits",
-    "ext",
-    "explain",
-    "pit",
-    "collapse",
-    "scroll",
 }
+"""Keys of a search that the engine knows."""
+BY_SCORE = (
+    "_score",
+    ["_score"],
+    [{"_score": "desc"}],
+    [{"_score": "desc"}, "n"],
+)
+"""Sorts with the best hits first; any other sort is the reverse."""
 
 
 def post(row: int) -> dict[str, str]:
@@ -46,7 +56,10 @@ def post(row: int) -> dict[str, str]:
 
 
 class StubEngine:
-    """A search engine: 120 posts, each found by every query; those with a body are ``notes``."""
+    """A search engine with 120 posts, which match every query.
+
+    Posts with a field ``body`` are of the index ``notes``, others of ``posts``.
+    """
 
     url: str
 
@@ -54,134 +67,168 @@ class StubEngine:
         self.clear()
 
     def clear(self) -> None:
+        """Forget the requests, and behave as in the beginning."""
         self.posts = [post(row) for row in range(120)]
         self.requests: list[tuple[Request, bytes]] = []
-        self.fail, self.wait = (
-            0,
-            0.0,
-        )  # Status in place of each answer, and seconds before it
-        self.largest = 500  # Window that it takes: hits, with those before the page
+        self.fail = 0  # Status of each answer; 0: that of the search
+        self.wait = 0.0  # Seconds before each answer
+        self.largest = 500  # Number of the last hit that a search may request
         self.outside: set[str] = set()  # Fields that the sources of hits lack
-        self.lost = 0  # Hits of a shard that fails where fields are asked for
-        self.packed = b""  # Body that is called gzip, in place of an answer
-        self.rendered = ""  # A template's search
-        # A member of each source
+        self.lost = 0  # Hits of a shard that fails if fields are requested
+        self.packed = b""  # Body of each answer, called gzip; b"": that of the search
+        self.rendered = ""  # Search made of a template
+        # Members of each source
         self.strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"y":1e5'
 
     @property
     def bodies(self) -> list[Any]:
+        """The bodies of the requests."""
         return [json.loads(body) for _, body in self.requests]
 
     def mixture(
-        self, hits: Sequence[Any], weight: float | None = None
+        self,
+        hits: Sequence[Any],
+        weight: float | None = None,
     ) -> dict[str, float]:
         """:func:`mixture` of hits."""
-        texts = {
-            hit["_id"]: self.posts[int(hit["_id"].partition('"')[0])] for hit in hits
-        }
+        texts: dict[str, dict[str, str]] = {}
+        for hit in hits:
+            row, _, _ = hit["_id"].partition('"')
+            texts[hit["_id"]] = self.posts[int(row)]
         return mixture(texts, hits, weight)
 
     async def answer(self, request: Request) -> Response:
+        """The answer to any request."""
         body = await request.body()
         self.requests.append((request, body))
         await asyncio.sleep(self.wait)
-        headers = {"x-elastic-product": "Elasticsearch", "warning": '299 "old"'}
-        headers["set-cookie"] = "a=b"
-        name = request.url.path.rpartition("/")[2]
-        status, content = 200, '{"tagline":"You Know"}'
         if self.packed:
-            return Response(
-                self.packed, 200, {"content-encoding": "gzip"}, media_type=VENDOR
-            )
+            headers = {"content-encoding": "gzip"}
+            return Response(self.packed, 200, headers, media_type=VENDOR)
+        headers = {
+            "x-elastic-product": "Elasticsearch",
+            "warning": '299 "old"',
+            "set-cookie": "a=b",
+        }
+        status = 200
+        content = '{"tagline":"You Know"}'
+        name = request.url.path.rpartition("/")[2]
         if self.fail:
-            status, content = self.fail, '{"error":{"type":"busy"} , "status":503}'
+            status = self.fail
+            content = '{"error":{"type":"busy"} , "status":503}'
         elif name == "_msearch":
-            found = [self.search(item, {}) for item in body.split(b"\n")[1:-1:2]]
-            answers = [f'{text[:-1]},"status":{code}}}' for code, text in found]
-            content = f'{{"took":4,"responses":[{", ".join(answers)}]}}'
+            content = self._several(body)
         elif name == "_search":
             status, content = self.search(body, dict(request.query_params))
         elif name == "template":
             content = self.rendered
         return Response(content, status, headers, media_type=VENDOR)
 
+    def _several(self, body: bytes) -> str:
+        """The answer to lines of headers and searches."""
+        answers: list[str] = []
+        for line in body.split(b"\n")[1:-1:2]:
+            status, content = self.search(line, {})
+            answers.append(f'{content[:-1]},"status":{status}}}')
+        return f'{{"took":4,"responses":[{", ".join(answers)}]}}'
+
     def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
+        """Status and content of the answer to a search."""
         try:
-            return 200, self._found(
-                json.loads(body if body.strip() else b"{}"), parameters
-            )
+            content = json.loads(body if body.strip() else b"{}")
+            return 200, self._page(content, parameters)
         except (ValueError, TypeError, AttributeError) as error:
-            problem = (
-                f'{{"type":"parsing_exception", "reason":{json.dumps(str(error))}}}'
-            )
+            reason = json.dumps(str(error))
+            problem = f'{{"type":"parsing_exception", "reason":{reason}}}'
             return 400, f'{{"error":{problem},"status":400}}'
 
-    def _found(self, body: dict[str, Any], parameters: dict[str, str]) -> str:
-        if unknown := body.keys() - KEYS:
-            raise ValueError(f"unknown key {sorted(unknown)[0]}")
-        if body.get("ext") not in (None, {}):
-            raise ValueError("unknown ext")
+    def _page(self, body: dict[str, Any], parameters: dict[str, str]) -> str:
+        """The hits of a search; ValueError if it is wrong."""
+        _check_search(body)
         size = _number(parameters.get("size", body.get("size", 10)))
         start = _number(parameters.get("from", body.get("from", 0)))
         if start + size > self.largest:
             raise ValueError("too many hits")
-        if not isinstance(body.get("query", {}), dict):
-            raise ValueError("query is no object")
-        fields = body.get("fields", [])
-        if not isinstance(fields, list) or not all(
-            isinstance(item, str) for item in fields
-        ):
-            raise ValueError("fields are no names")
-        sort = body.get("sort", "_score")
-        by_score = sort in (
-            "_score",
-            ["_score"],
-            [{"_score": "desc"}],
-            [{"_score": "desc"}, "n"],
-        )
-        lost = self.lost if fields else 0
+        fields = _field_names(body)
+        is_by_score = body.get("sort", "_score") in BY_SCORE
+        lost = 0
+        if fields:
+            lost = self.lost
         rows: Sequence[int] = range(len(self.posts) - lost)
-        rows = rows if by_score else rows[::-1]
-        shown = rows[start : start + size]
-        hits = ",".join(self._hit(row, body, by_score, fields) for row in shown)
-        is_counted = body.get("track_total_hits") is not False
-        total = '"total":{"value":120,"relation":"eq"},' if is_counted else ""
-        aggs = '"aggregations" : {"hits":{"hits":[1.50]}} ,' if "aggs" in body else ""
-        best = "9.0" if by_score else "null"
+        if not is_by_score:
+            rows = rows[::-1]
+        page = rows[start : start + size]
+        hits = ",".join(self._hit(row, body, is_by_score, fields) for row in page)
+        total = ""
+        if body.get("track_total_hits") is not False:
+            total = '"total":{"value":120,"relation":"eq"},'
+        aggregations = ""
+        if "aggs" in body:
+            aggregations = '"aggregations" : {"hits":{"hits":[1.50]}} ,'
+        best = "9.0" if is_by_score else "null"
+        shards = f'"_shards":{{"total":2,"failed":{int(lost > 0)}}}'
         return (
-            f'{{"took":3, "timed_out":false,"_shards":{{"total":2,"failed":{int(lost > 0)}}},{aggs}'
+            f'{{"took":3, "timed_out":false,{shards},{aggregations}'
             f'"hits":{{{total}"max_score":{best},"hits":[{hits}]}}}}'
         )
 
     def _hit(
-        self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]
+        self,
+        row: int,
+        body: dict[str, Any],
+        is_by_score: bool,
+        fields: list[str],
     ) -> str:
-        """Numbers that no double holds, and a key that is there twice."""
-        score = f"{9 - row / 20:.4f}" if by_score else "null"
+        """A hit, with the parts that a search requests."""
+        score = f"{9 - row / 20:.4f}" if is_by_score else "null"
         index = "notes" if "body" in self.posts[row] else "posts"
         doc_id = f'{row}"_score":1' if row % 3 else str(row)
-        parts = [f'"_index":"{index}","_id":{json.dumps(doc_id)},"_score":{score}']
+        members = [f'"_index":"{index}","_id":{json.dumps(doc_id)},"_score":{score}']
         if body.get("_source", True) is True and "stored_fields" not in body:
-            kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
-            members = [
-                f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept
-            ]
-            parts.append(f'"_source":{{{",".join([self.strange, *members])}}}')
-        shown = [*fields, *body.get("stored_fields", ())]
-        names = [
-            n
-            for n in self.posts[row]
-            if any(fnmatch.fnmatchcase(n, item) for item in shown)
-        ]
-        if names:
-            parts.append(
-                f'"fields":{json.dumps({n: [self.posts[row][n]] for n in names})}'
-            )
+            members.append(f'"_source":{self._source(row)}')
+        patterns = fields + list(body.get("stored_fields", ()))
+        values = self._values(row, patterns)
+        if values:
+            members.append(f'"fields":{json.dumps(values)}')
         if "highlight" in body:
-            parts.append('"highlight":{"contents":["<em>a</em>"]}')
+            members.append('"highlight":{"contents":["<em>a</em>"]}')
         if "sort" in body:
-            parts.append(f'"sort":[{score},"{row}"]')
-        return f"{{{','.join(parts)}}}"
+            members.append(f'"sort":[{score},"{row}"]')
+        return f"{{{','.join(members)}}}"
+
+    def _source(self, row: int) -> str:
+        members = [self.strange]
+        for name, value in self.posts[row].items():
+            if name not in self.outside:
+                members.append(f"{json.dumps(name)}:{json.dumps(value)}")
+        return f"{{{','.join(members)}}}"
+
+    def _values(self, row: int, patterns: Sequence[str]) -> dict[str, list[str]]:
+        """The fields of a post that have the form of a pattern."""
+        values: dict[str, list[str]] = {}
+        for name, value in self.posts[row].items():
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+                values[name] = [value]
+        return values
+
+
+def _check_search(body: dict[str, Any]) -> None:
+    unknown = sorted(body.keys() - KEYS)
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]}")
+    if body.get("ext") not in (None, {}):
+        raise ValueError("unknown ext")
+    if not isinstance(body.get("query", {}), dict):
+        raise ValueError("query is no object")
+
+
+def _field_names(body: dict[str, Any]) -> list[str]:
+    fields = body.get("fields", [])
+    if not isinstance(fields, list):
+        raise ValueError("fields are no list")
+    if not all(isinstance(name, str) for name in fields):
+        raise ValueError("fields are no names")
+    return fields
 
 
 def _number(value: Any) -> int:
@@ -200,33 +247,41 @@ def stub_engine() -> Iterator[tuple[str, StubEngine]]:
 
 
 def mixture(
-    posts: Any, hits: Sequence[Any], weight: float | None = None
+    posts: Any,
+    hits: Sequence[Any],
+    weight: float | None = None,
 ) -> dict[str, float]:
-    """Id -> score of the engine's hits, the best first, mixed by the model's weight or this one."""
+    """Id -> score of the engine's hits, mixed with the model's scores; best first.
+
+    ``weight`` is the model's share; None: that of the model.
+    """
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
-    neural = dict(
-        zip(
-            posts,
-            map(float, Reranker(models().default.checkpoint).predict(pairs)),
-            strict=True,
-        )
-    )
+    model = models().default
+    scores = Reranker(model.checkpoint).predict(pairs)
+    neural = dict(zip(posts, map(float, scores), strict=True))
     lexical = {hit["_id"]: hit["_score"] for hit in hits}
-    weight = models().default.weight if weight is None else weight
+    if weight is None:
+        weight = model.weight
     mixed = interpolate({"": lexical}, {"": neural}, weight)[""]
     return dict(sorted(mixed.items(), key=lambda item: -item[1]))
 
 
 def restored(hit: dict[str, Any]) -> dict[str, Any]:
-    """A reranked hit as the engine gave it."""
-    actual = dict(hit) | {"_score": hit["fields"]["_first_stage_score"][0]}
-    others = {
-        name: v for name, v in hit["fields"].items() if name != "_first_stage_score"
-    }
-    del actual["fields"]
-    return actual | ({"fields": others} if others else {})
+    """A reranked hit as the engine returned it."""
+    fields = dict(hit["fields"])
+    [score] = fields.pop("_first_stage_score")
+    original = dict(hit) | {"_score": score}
+    del original["fields"]
+    if fields:
+        original["fields"] = fields
+    return original
 
 
-def search(query: str = QUERY, **more: Any) -> dict[str, Any]:
+def search(query: str = QUERY, **members: Any) -> dict[str, Any]:
     """The body of a search."""
-    return {"query": {"match": {"contents": query}}, **more}
+    return {"query": {"match": {"contents": query}}, **members}
+
+
+def line_pair(header: Any, body: Any = None) -> str:
+    """The lines of a search among several."""
+    return f"{json.dumps(header)}\n{json.dumps(body or search())}\n"

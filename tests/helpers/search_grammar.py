@@ -1,103 +1,120 @@
-"""Searches made by chance of the engines' own grammar, many of which reach for another index."""
+"""Random searches of the engines' grammar, many of which reach for another index."""
 
 import base64
 import json
-from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-Q = "$query"
+from helpers.search_symbols import GRAMMAR
+
+QUERY = "$query"
+
+DEPTH = 14
+"""Levels of symbols within each other; deeper queries have no others in them."""
+
+_READS = ("_doc/1", "_source/1", "_mapping", "")
+"""Paths after an index of calls without a body."""
 
 
-def _repeated(listed: list[Any]) -> list[Any]:
-    """Choices, with those of ``{"times": n, "of": choices}`` repeated."""
-    choices = list[Any]()
-    for part in listed:
-        is_several = isinstance(part, dict) and "times" in part
-        choices += part["of"] * part["times"] if is_several else [part]
-    return choices
+class Call(NamedTuple):
+    """A request to an engine."""
 
-
-_TEXT = (Path(__file__).parent / "grammar.json").read_text("utf-8")
-GRAMMAR = {symbol: _repeated(listed) for symbol, listed in json.loads(_TEXT).items()}
-"""Symbol -> what may stand for it; ``key?6`` is there in six of a hundred.
-
-Queries in which others are nested come last: they are left out in the depth.
-"""
-
-DEPTH = 14  # Of symbols within each other; below, queries have no others in them
+    method: str
+    path: str  # With its parameters
+    body: str
 
 
 class Searches:
-    """Makes searches of an index, some of whose parts name a secret one."""
+    """Random searches of an index, some of whose parts name a secret one."""
 
     def __init__(self, seed: int, index: str, secret: str) -> None:
-        self.random, self.index, self.secret = Random(seed), index, secret
+        self.random = Random(seed)
+        self.index = index
+        self.secret = secret
 
-    def call(self) -> tuple[str, str, str]:
-        """A search, or another call with a query or an index: method, path and parameters, body."""
-        name = (
-            self.made("$in path")
-            .replace(" ", "%20")
-            .replace("<", "%3C")
-            .replace(">", "%3E")
-        )
-        more = f"&index={self.secret}" if self.random.random() < 0.06 else ""
-        lines = "".join(
-            self.json(f"${part}") + "\n" for part in ("header", "search") * 2
-        )
-        body, query = self.json("$search"), self.json({"query": Q})
-        anywhere, post, get = self.random.choice(["", f"/{name}"]), "POST", "GET"
+    def call(self) -> Call:
+        """A search, or another call with a query or an index."""
+        name = str(self.expand("$in path"))
+        for character in " <>":
+            name = name.replace(character, f"%{ord(character):02X}")
+        further = ""
+        if self.random.random() < 0.06:
+            further = f"&index={self.secret}"
+        lines = ""
+        for symbol in ("$header", "$search", "$header", "$search"):
+            lines += self.json(symbol) + "\n"
+        body = self.json("$search")
+        query = self.json({"query": QUERY})
+        index = self.random.choice(["", f"/{name}"])
         source = f"source_content_type=application/json&source={body}"
-        return self.random.choice(
-            [
-                *[(post, f"/{name}/_search?pretty{more}", body)] * 10,
-                *[(post, f"{anywhere}/_msearch?pretty{more}", lines)] * 4,
-                (post, f"/{name}/_search/template", self.json("$template")),
-                (post, f"/{name}/_count", query),
-                (get, f"/{name}/_validate/query?explain=true&rewrite=true", query),
-                (post, f"{anywhere}/_mget", self.json({"docs": ["$document"] * 2})),
-                (get, f"/{name}/_search?{source}", ""),
-                (get, f"/{name}/_search?q={self.made('$word')}{more}", ""),
-                (post, f"/{name}/_async_search", body),
-                *(
-                    (get, f"/{name}/{of}", "")
-                    for of in ("_doc/1", "_source/1", "_mapping", "")
-                ),
-            ]
-        )
+        template = self.json("$template")
+        documents = self.json({"docs": ["$document", "$document"]})
+        word = self.expand("$word")
+        calls = [Call("POST", f"/{name}/_search?pretty{further}", body)] * 10
+        calls += [Call("POST", f"{index}/_msearch?pretty{further}", lines)] * 4
+        calls += [
+            Call("POST", f"/{name}/_search/template", template),
+            Call("POST", f"/{name}/_count", query),
+            Call("GET", f"/{name}/_validate/query?explain=true&rewrite=true", query),
+            Call("POST", f"{index}/_mget", documents),
+            Call("GET", f"/{name}/_search?{source}", ""),
+            Call("GET", f"/{name}/_search?q={word}{further}", ""),
+            Call("POST", f"/{name}/_async_search", body),
+        ]
+        calls += [Call("GET", f"/{name}/{path}", "") for path in _READS]
+        return self.random.choice(calls)
 
     def json(self, symbol: Any) -> str:
-        """JSON of something that stands for a symbol."""
-        return json.dumps(self.made(symbol))
+        """JSON of something that may stand for a symbol."""
+        return json.dumps(self.expand(symbol))
 
-    def made(self, symbol: Any, depth: int = 0) -> Any:
-        """Something that stands for a symbol, or for each of those within a value."""
+    def expand(self, symbol: Any, depth: int = 0) -> Any:
+        """Something that may stand for a symbol, or for each of those in a value."""
         if isinstance(symbol, list):
-            return [self.made(item, depth) for item in symbol]
+            return [self.expand(item, depth) for item in symbol]
         if isinstance(symbol, dict):
-            pairs = ((*key.partition("?")[::2], value) for key, value in symbol.items())
-            return {
-                self.made(key, depth): self.made(value, depth)
-                for key, chance, value in pairs
-                if self.random.random() * 100 < float(chance or 100)
-            }
+            return self._expand_object(symbol, depth)
         if not isinstance(symbol, str) or "$" not in symbol:
             return symbol
-        kind, _, name = symbol.removeprefix("$").partition(" ")
-        if kind in ("json", "base64"):
-            text = json.dumps(self.made(f"${name}", depth + 3))
-            return text if kind == "json" else base64.b64encode(text.encode()).decode()
-        if (choices := GRAMMAR.get(symbol[1:])) is None:  # A part of a text.
-            text = symbol.replace("$index", self.index).replace("$secret", self.secret)
-            text = text.replace("$secre*", f"{self.secret[:-1]}*")
-            return (
-                text.replace("$other", str(self.made("$other")))
-                if "$other" in text
-                else text
-            )
-        if symbol == Q and depth < DEPTH and self.random.random() < 0.5:
+        name = symbol.removeprefix("$")
+        if name.startswith(("json ", "base64 ")):
+            return self._packed(name, depth)
+        if name not in GRAMMAR:
+            return self._text(symbol)
+        choice = self.random.choice(self._choices(name, depth))
+        return self.expand(choice, depth + 3)
+
+    def _choices(self, name: str, depth: int) -> list[Any]:
+        choices = GRAMMAR[name]
+        if name == "query" and depth < DEPTH and self.random.random() < 0.5:
             choices = GRAMMAR["nesting"]
         if depth > DEPTH + 4:
-            choices = choices[:3]
-        return self.made(self.random.choice(choices), depth + 3)
+            return choices[:3]
+        return choices
+
+    def _expand_object(self, symbols: dict[str, Any], depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        for name, value in symbols.items():
+            key, _, percent = name.partition("?")
+            if self.random.random() * 100 >= float(percent or 100):
+                continue
+            expanded_key = self.expand(key, depth)
+            members[expanded_key] = self.expand(value, depth)
+        return members
+
+    def _packed(self, name: str, depth: int) -> str:
+        """JSON in a text, plain or in Base64."""
+        kind, _, symbol = name.partition(" ")
+        text = json.dumps(self.expand(f"${symbol}", depth + 3))
+        if kind == "json":
+            return text
+        return base64.b64encode(text.encode()).decode()
+
+    def _text(self, pattern: str) -> str:
+        """A text with names of indexes."""
+        text = pattern.replace("$index", self.index)
+        text = text.replace("$secret", self.secret)
+        text = text.replace("$secre*", f"{self.secret[:-1]}*")
+        if "$other" in text:
+            text = text.replace("$other", str(self.expand("$other")))
+        return text

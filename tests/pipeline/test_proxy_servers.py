@@ -1,4 +1,4 @@
-"""The official clients through the service, on an engine in this process and on real servers."""
+"""Official clients through the service: on a stub engine, and on real servers."""
 
 import json
 import os
@@ -11,20 +11,25 @@ from typing import Any, NamedTuple
 import pytest
 import requests
 from conftest import Capture
-from helpers.engine_servers import SERVERS, running
+from helpers.engine_servers import SERVERS, Server, running
 from helpers.processes import ROOT
 from helpers.proxy_samples import mixture, post, restored, search, stub_engine
 from helpers.search_grammar import Searches
 from helpers.service_samples import QUERY, app_of, listening
 
+from tweetrerank.indexes.engines.address import EngineAddress
 from tweetrerank.indexes.engines.client import Engine
 from tweetrerank.pipeline.service.proxy.ask import SearchDefaults
 
 REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "50"))
-"""Mutated searches of each engine: ``TWEETRERANK_SEARCHES=20000 python -m pytest
-tests/pipeline/test_proxy_servers.py`` sends more."""
-WINDOW = 100
+"""Mutated searches of each engine.
+
+``TWEETRERANK_SEARCHES=20000 python -m pytest tests/pipeline/test_proxy_servers.py``
+sends more.
+"""
+CANDIDATES = 100
 TIES = ["_score", {"n": "desc"}]
+EVERYTHING = {"query": {"match_all": {}}}
 SESSION = requests.Session()
 SESSION.trust_env = False
 
@@ -32,70 +37,93 @@ SESSION.trust_env = False
 class Served(NamedTuple):
     """An engine with 120 posts, and the service in front of it."""
 
-    name: str  # Of the engine
-    direct: str  # Its address
-    proxy: str  # That of the service
+    name: str  # Name of the engine
+    direct: str  # Address of the engine
+    proxy: str  # Address of the service
     index: str
-    credentials: dict[str, str]  # User, password and CA file, as far as there are any
+    credentials: dict[str, str]  # User, password and CA file, if there are any
+
+    @property
+    def ca(self) -> str | None:
+        return self.credentials.get("TWEETRERANK_ENGINE_CA")
+
+    @property
+    def login(self) -> tuple[str, str] | None:
+        """User and password."""
+        user = self.credentials.get("TWEETRERANK_ENGINE_USER")
+        if not user:
+            return None
+        return user, self.credentials.get("TWEETRERANK_ENGINE_PASSWORD", "")
 
     def options(self) -> dict[str, Any]:
         """Options of a request without a client."""
         options: dict[str, Any] = {
             "headers": {"content-type": "application/json"},
             "timeout": 60,
+            "verify": self.ca or True,
         }
-        if user := self.credentials.get("TWEETRERANK_ENGINE_USER"):
-            options["auth"] = (
-                user,
-                self.credentials.get("TWEETRERANK_ENGINE_PASSWORD", ""),
-            )
-        return options | {"verify": self.credentials.get("TWEETRERANK_ENGINE_CA", True)}
+        if self.login:
+            options["auth"] = self.login
+        return options
 
     def client(self, url: str) -> Any:
-        given: dict[str, Any] = {"max_retries": 0}
-        if url.startswith("https") and "TWEETRERANK_ENGINE_CA" in self.credentials:
-            given["ca_certs"] = self.credentials["TWEETRERANK_ENGINE_CA"]
-        pair = self.options().get("auth")
+        """The official client of the engine, for an address."""
+        options: dict[str, Any] = {"max_retries": 0}
+        if url.startswith("https") and self.ca:
+            options["ca_certs"] = self.ca
         if self.name in ("stub", "elasticsearch"):
             from elasticsearch import Elasticsearch
 
-            return Elasticsearch(url, **given, **({"basic_auth": pair} if pair else {}))
+            if self.login:
+                options["basic_auth"] = self.login
+            return Elasticsearch(url, **options)
         from opensearchpy import OpenSearch
 
-        return OpenSearch(url, **given, **({"http_auth": pair} if pair else {}))
+        if self.login:
+            options["http_auth"] = self.login
+        return OpenSearch(url, **options)
+
+    def search(self, url: str, body: dict[str, Any]) -> Any:
+        """The answer to a search by a client, without its time."""
+        return plain(self.client(url).search(index=self.index, body=body))
 
 
 @pytest.fixture(scope="module", params=["stub", *SERVERS])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    options: dict[str, Any] = {"defaults": SearchDefaults(seconds=60)}
     if request.param == "stub":
+        defaults = SearchDefaults(seconds=60)
         with (
             stub_engine() as (url, _),
-            listening(app_of(engine=url, **options)) as proxy,
+            listening(app_of(engine=url, defaults=defaults)) as proxy,
         ):
             yield Served("stub", url, proxy, "posts", {})
         return
     with running(request.param) as server:
-        address = server.address()
-        engine = Engine(address)
-        fields = {
-            "contents": {"type": "text"},
-            "url": {"type": "keyword"},
-            "n": {"type": "long"},
-        }
-        body = {"settings": {"number_of_shards": 1}, "mappings": {"properties": fields}}
-        engine.request("PUT", f"/{address.index}", body)
-        lines = []
-        for row in range(120):
-            lines += [{"index": {"_id": str(row)}}, {**post(row), "n": row}]
-        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        engine.request("POST", f"/{address.index}/_bulk", content, {"refresh": True})
-        options["defaults"] = SearchDefaults(seconds=60, indexes=(address.index,))
-        options["ca"] = server.credentials.get("TWEETRERANK_ENGINE_CA")
-        with listening(app_of(engine=server.url, **options)) as proxy:
-            yield Served(
-                server.name, server.url, proxy, address.index, server.credentials
-            )
+        index = fill(server)
+        defaults = SearchDefaults(seconds=60, indexes=(index,))
+        ca = server.credentials.get("TWEETRERANK_ENGINE_CA")
+        with listening(app_of(engine=server.url, defaults=defaults, ca=ca)) as proxy:
+            yield Served(server.name, server.url, proxy, index, server.credentials)
+
+
+def fill(server: Server) -> str:
+    """Write the stub's posts into a new index; returns its name."""
+    address: EngineAddress = server.address()
+    engine = Engine(address)
+    fields = {
+        "contents": {"type": "text"},
+        "url": {"type": "keyword"},
+        "n": {"type": "long"},
+    }
+    body = {"settings": {"number_of_shards": 1}, "mappings": {"properties": fields}}
+    engine.request("PUT", f"/{address.index}", body)
+    content = ""
+    for row in range(120):
+        content += json.dumps({"index": {"_id": str(row)}}) + "\n"
+        content += json.dumps(post(row) | {"n": row}) + "\n"
+    path = f"/{address.index}/_bulk"
+    engine.request("POST", path, content.encode(), {"refresh": True})
+    return address.index
 
 
 @pytest.fixture
@@ -108,31 +136,29 @@ def real(served: Served) -> Served:
 def plain(answer: Any) -> Any:
     """An answer of a client, without what differs from one to the next."""
     actual = json.loads(json.dumps(getattr(answer, "body", answer)))
-    for item in (actual, *actual.get("responses", ())):
+    actual.pop("took", None)
+    for item in actual.get("responses", ()):
         item.pop("took", None)
     return actual
 
 
-def check(before: Any, actual: Any, window: Any) -> None:
-    """``found`` has hits of ``window`` in the order of their scores, and else is ``before``."""
+def check(before: Any, actual: Any, candidates: Any) -> None:
+    """``actual`` is ``before`` with candidates in the order of their scores."""
     hits = actual["hits"].pop("hits")
     expected = before["hits"].pop("hits")
-    best, _ = actual["hits"].pop("max_score"), before["hits"].pop("max_score")
-    assert actual == before and len(hits) == len(expected)
-    new = [hit for hit in hits if "_first_stage_score" in hit.get("fields", ())]
-    assert hits[len(new) :] == expected[len(new) :]
-    scores = [hit["_score"] for hit in new]
-    assert [best, *scores] == sorted([best, *scores], reverse=True)
-    of_engine = {hit["_id"]: hit for hit in window["hits"]["hits"][:WINDOW]}
-    for hit in new:
-        assert restored(hit) == of_engine.pop(hit["_id"])
+    best = actual["hits"].pop("max_score")
+    before["hits"].pop("max_score")
+    assert actual == before
+    assert len(hits) == len(expected)
+    reranked = [hit for hit in hits if "_first_stage_score" in hit.get("fields", ())]
+    assert hits[len(reranked) :] == expected[len(reranked) :]
+    scores = [best] + [hit["_score"] for hit in reranked]
+    assert scores == sorted(scores, reverse=True)
+    hit_of_id = {hit["_id"]: hit for hit in candidates["hits"]["hits"][:CANDIDATES]}
+    for hit in reranked:
+        assert restored(hit) == hit_of_id.pop(hit["_id"])
 
 
-PARTS: dict[str, Any] = dict.fromkeys(("track_total_hits", "explain", "version"), True)
-PARTS |= {
-    "aggs": {"most": {"max": {"field": "n"}}},
-    "highlight": {"fields": {"contents": {}}},
-}
 SEARCHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "page": {"from": 20, "size": 15},
@@ -143,28 +169,35 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "_source": {"excludes": ["contents"]},
         "docvalue_fields": ["url", "n"],
     },
-    "all parts": {"sort": [{"_score": "desc"}], **PARTS},
+    "all parts": {
+        "sort": [{"_score": "desc"}],
+        "track_total_hits": True,
+        "explain": True,
+        "version": True,
+        "aggs": {"most": {"max": {"field": "n"}}},
+        "highlight": {"fields": {"contents": {}}},
+    },
 }
+"""Kind of a search -> its further members."""
+OF_STUB = ("plain", "page", "all", "without source")
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_an_application_changes_its_address_alone(served: Served, name: str) -> None:
-    if served.name == "stub" and name not in ("plain", "page", "all", "without source"):
+    if served.name == "stub" and name not in OF_STUB:
         pytest.skip("an engine of few words")
-    more = SEARCHES[name]
-    window = max(WINDOW, more.get("size", 10) + more.get("from", 0))
-    whole = search(**more | {"from": 0, "size": window})
-    direct, client = served.client(served.direct), served.client(served.proxy)
-    before, actual, candidates, with_texts = (
-        plain(item.search(index=served.index, body=content))
-        for item, content in (
-            *((direct, search(**more)), (client, search(**more))),
-            *((direct, whole), (direct, search(size=window))),
-        )
-    )
-    texts = {hit["_id"]: hit["_source"] for hit in with_texts["hits"]["hits"][:WINDOW]}
-    mixed = mixture(texts, candidates["hits"]["hits"][:WINDOW])
-    start, hits = more.get("from", 0), actual["hits"]["hits"][:WINDOW]
+    members = SEARCHES[name]
+    start = members.get("from", 0)
+    total = max(CANDIDATES, members.get("size", 10) + start)
+    before = served.search(served.direct, search(**members))
+    actual = served.search(served.proxy, search(**members))
+    body = search(**members | {"from": 0, "size": total})
+    candidates = served.search(served.direct, body)
+    with_texts = served.search(served.direct, search(size=total))
+    hits_with_texts = with_texts["hits"]["hits"][:CANDIDATES]
+    texts = {hit["_id"]: hit["_source"] for hit in hits_with_texts}
+    mixed = mixture(texts, candidates["hits"]["hits"][:CANDIDATES])
+    hits = actual["hits"]["hits"][:CANDIDATES]
     best = sorted(mixed.values(), reverse=True)[start : start + len(hits)]
     assert [mixed[hit["_id"]] for hit in hits] == pytest.approx(best, abs=2e-5)
     assert [hit["_score"] for hit in hits] == pytest.approx(best, abs=2e-5)
@@ -176,175 +209,198 @@ def test_clients_read_on_in_long_results(real: Served) -> None:
         from elasticsearch.helpers import scan
     else:
         from opensearchpy.helpers import scan
-    actual, before = (
-        [hit["_id"] for hit in scan(client, index=real.index, query=search(), size=20)]
-        for client in (real.client(real.proxy), real.client(real.direct))
-    )
-    assert actual == before and len(actual) > 100
+    ids: dict[str, list[str]] = {}
+    for url in (real.proxy, real.direct):
+        hits = scan(real.client(url), index=real.index, query=search(), size=20)
+        ids[url] = [hit["_id"] for hit in hits]
+    assert ids[real.proxy] == ids[real.direct]
+    assert len(ids[real.proxy]) > 100
 
 
-def test_every_hit_is_seen_once(real: Served) -> None:
-    """By pages of any size, and by the values of a sort that breaks ties."""
+@pytest.mark.parametrize("size", [7, 30, 100])
+def test_pages_of_any_size_show_every_hit_once(real: Served, size: int) -> None:
+    client = real.client(real.proxy)
+    shown: list[str] = []
+    for start in range(0, 120, size):
+        body = search(**{"from": start, "size": size})
+        page = client.search(index=real.index, body=body)["hits"]
+        shown += [hit["_id"] for hit in page["hits"]]
+    assert len(set(shown)) == len(shown) == page["total"]["value"]
+
+
+def test_a_sort_that_breaks_ties_shows_every_hit_once(real: Served) -> None:
     find = partial(real.client(real.proxy).search, index=real.index)
-    for size in (7, 30, 100):
-        bodies = [
-            search(**{"from": start, "size": size}) for start in range(0, 120, size)
-        ]
-        pages = [find(body=body) for body in bodies]
-        shown = [hit["_id"] for page in pages for hit in page["hits"]["hits"]]
-        assert len({*shown}) == len(shown) == pages[0]["hits"]["total"]["value"]
-    seen, more = list[str](), dict[str, Any]()
-    while hits := find(body=search(size=30, sort=TIES, **more))["hits"]["hits"]:
-        seen += [hit["_id"] for hit in hits]
-        more = {"search_after": hits[-1]["sort"]}
-    assert sorted(seen) == sorted(shown)
+    every = find(body=search(size=120))["hits"]["hits"]
+    shown: list[str] = []
+    body = search(size=30, sort=TIES)
+    hits = find(body=body)["hits"]["hits"]
+    while hits:
+        shown += [hit["_id"] for hit in hits]
+        further = body | {"search_after": hits[-1]["sort"]}
+        hits = find(body=further)["hits"]["hits"]
+    assert sorted(shown) == sorted(hit["_id"] for hit in every)
 
 
-def test_clients_read_what_is_served_alone(real: Served) -> None:
-    client, index, other = real.client(real.proxy), real.index, "other-index"
-    every = {"query": {"match_all": {}}}
+def test_clients_read_served_indexes(real: Served) -> None:
+    client = real.client(real.proxy)
+    index = real.index
     assert client.indices.exists(index=index)
-    assert client.count(index=index, body=every)["count"] == 120
+    assert client.count(index=index, body=EVERYTHING)["count"] == 120
     assert client.get(index=index, id="7")["_source"]["n"] == 7
     assert client.exists(index=index, id="7")
-    for docs in (
-        {"ids": ["7", "8"]},
-        {"docs": [{"_id": "7"}, {"_index": index, "_id": "8"}]},
-    ):
-        found = client.mget(index=index, body=docs)["docs"]
-        assert [doc["_source"]["n"] for doc in found] == [7, 8]
-    assert (
-        "n" in client.indices.get_mapping(index=index)[index]["mappings"]["properties"]
-    )
+    mapping = client.indices.get_mapping(index=index)[index]["mappings"]
+    assert "n" in mapping["properties"]
     assert "n" in client.field_caps(index=index, fields="*")["fields"]
-    assert client.indices.validate_query(index=index, body=every)["valid"]
-    for call in (
-        lambda: client.indices.exists(index=other),
-        lambda: client.get(index=other, id="7"),
-        lambda: client.mget(
-            index=index, body={"docs": [{"_index": other, "_id": "7"}]}
-        ),
-        lambda: client.index(index=index, id="x", body={"n": 1}),
-        lambda: client.delete(index=index, id="7"),
-        lambda: client.indices.delete(index=index),
-        lambda: client.cluster.health(),
-    ):
-        with pytest.raises(
-            Exception, match=r"403|forbidden|security_exception|Authorization"
-        ):
-            call()
-    if real.name == "opensearch3":  # With its module of templates.
-        template = {
-            "source": '{"query":{"match":{"contents":"{{t}}"}}}',
-            "params": {"t": QUERY},
-        }
-        found = client.search_template(index=index, body=template)
-        assert plain(found) == plain(client.search(index=index, body=search()))
+    assert client.indices.validate_query(index=index, body=EVERYTHING)["valid"]
+
+
+@pytest.mark.parametrize("has_indexes", [False, True], ids=["ids", "documents"])
+def test_clients_read_documents(real: Served, has_indexes: bool) -> None:
+    body: dict[str, Any] = {"ids": ["7", "8"]}
+    if has_indexes:
+        body = {"docs": [{"_id": "7"}, {"_index": real.index, "_id": "8"}]}
+    documents = real.client(real.proxy).mget(index=real.index, body=body)["docs"]
+    assert [document["_source"]["n"] for document in documents] == [7, 8]
+
+
+OTHER_CALLS: dict[str, Any] = {
+    "existence of another index": lambda client, index: client.indices.exists(
+        index="other-index"
+    ),
+    "document of another index": lambda client, index: client.get(
+        index="other-index", id="7"
+    ),
+    "documents of another index": lambda client, index: client.mget(
+        index=index, body={"docs": [{"_index": "other-index", "_id": "7"}]}
+    ),
+    "new document": lambda client, index: client.index(
+        index=index, id="x", body={"n": 1}
+    ),
+    "deletion of a document": lambda client, index: client.delete(index=index, id="7"),
+    "deletion of the index": lambda client, index: client.indices.delete(index=index),
+    "state of the cluster": lambda client, index: client.cluster.health(),
+}
+"""Calls of a client that do not pass."""
+
+
+@pytest.mark.parametrize("call", OTHER_CALLS.values(), ids=OTHER_CALLS)
+def test_clients_read_nothing_else(real: Served, call: Any) -> None:
+    pattern = "403|forbidden|security_exception|Authorization"
+    with pytest.raises(Exception, match=pattern):
+        call(real.client(real.proxy), real.index)
+
+
+def test_templates_of_a_client(real: Served) -> None:
+    if real.name != "opensearch3":
+        pytest.skip("an engine without its module of templates")
+    client = real.client(real.proxy)
+    template = {
+        "source": '{"query":{"match":{"contents":"{{t}}"}}}',
+        "params": {"t": QUERY},
+    }
+    actual = client.search_template(index=real.index, body=template)
+    expected = client.search(index=real.index, body=search())
+    assert plain(actual) == plain(expected)
 
 
 def test_no_search_reads_another_index(real: Served) -> None:
-    """Searches of the engine's own grammar: refused, or without a word of the secret index."""
+    """Searches of the grammar: refused, or without a word of the secret index."""
     secret = f"{real.index}-secret"
-    posts = [
-        f'{{"index":{{"_id":"{n}"}}}}\n{{"contents":"xyzzy storm {n}"}}\n'
-        for n in range(9)
-    ]
+    lines = ""
+    for number in range(9):
+        lines += json.dumps({"index": {"_id": str(number)}}) + "\n"
+        lines += json.dumps({"contents": f"xyzzy storm {number}"}) + "\n"
     options = real.options()
     bulk = f"{real.direct}/{secret}/_bulk?refresh"
-    SESSION.post(bulk, data="".join(posts), **options).raise_for_status()
-    made, counts = Searches(7, real.index, secret), Counter[str]()
+    SESSION.post(bulk, data=lines, **options).raise_for_status()
+    searches = Searches(7, real.index, secret)
+    counts: Counter[str] = Counter()
     for _ in range(6 * REQUESTS):
-        method, path, body = made.call()
-        answer, plain = (
-            SESSION.request(method, url + path, data=body.encode(), **options)
-            for url in (real.proxy, real.direct)
-        )
-        assert "xyzzy" not in answer.text and answer.status_code != 502, (
-            method,
-            path,
-            body,
-        )
+        call = searches.call()
+        content = call.body.encode()
+        send = partial(SESSION.request, call.method, data=content, **options)
+        answer = send(real.proxy + call.path)
+        assert "xyzzy" not in answer.text, call
+        assert answer.status_code != 502, call
         counts[str(answer.status_code)] += 1
-        counts["leaks"] += "xyzzy" in plain.text
+        counts["leaks"] += "xyzzy" in send(real.direct + call.path).text
     assert min(counts["200"], counts["403"]) > REQUESTS
-    assert counts["leaks"]  # Of the engine itself: the searches reach for it.
+    assert counts["leaks"]  # The engine itself leaks: the searches reach for it.
 
 
 def test_reranking_in_an_application(served: Served, capsys: Capture) -> None:
     """The lines of the README, with another address and index."""
-    name = (
-        "elasticsearch" if served.name in ("stub", "elasticsearch") else "opensearchpy"
-    )
+    name = "opensearchpy"
+    if served.name in ("stub", "elasticsearch"):
+        name = "elasticsearch"
     readmes = (ROOT / "README.md", ROOT / "indexes" / "engines" / "README.md")
     text = "".join(path.read_text("utf-8") for path in readmes)
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (source,) = [block for block in blocks if f"from {name} import" in block]
+    [source] = [block for block in blocks if f"from {name} import" in block]
     assert source.count("http://localhost:9200") == 1
     lines = source.replace('"posts"', repr(served.index))
-    # Who asks is a matter of the server.
+    # The server decides on the client's credentials.
     lines = re.sub(r"\w+\(\"http://localhost:9200\"\)", "connect()", lines)
     exec(lines, {"connect": lambda: served.client(served.direct), "query": QUERY})
-    shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == 10
-    scores = [float(line.split()[0]) for line in shown]
+    output = capsys.readouterr().out.splitlines()
+    assert len(output) == 10
+    scores = [float(line.split()[0]) for line in output]
     assert scores == sorted(scores, reverse=True)
 
 
 def test_mutated_searches_differ_in_order_and_scores_alone(served: Served) -> None:
-    made = Searches(1, served.index, served.index)
+    searches = Searches(1, served.index, served.index)
+    random = searches.random
     for _ in range(REQUESTS):
-        body = made.json("$changed search").encode()
-        if made.random.random() < 0.15:  # Changed bytes.
-            start = made.random.randrange(len(body))
-            end = start + made.random.randrange(4)
-            body = (
-                body[:start]
-                + made.random.randbytes(made.random.randrange(4))
-                + body[end:]
-            )
-        compare(
-            served,
-            made.random.choice(["", "", "?size=7", "?from=3&pretty", "?sort=n"]),
-            body,
-        )
+        body = searches.json("$changed search").encode()
+        if random.random() < 0.15:  # Changed bytes
+            start = random.randrange(len(body))
+            end = start + random.randrange(4)
+            body = body[:start] + random.randbytes(random.randrange(4)) + body[end:]
+        parameters = random.choice(["", "", "?size=7", "?from=3&pretty", "?sort=n"])
+        compare(served, parameters, body)
 
 
 def compare(served: Served, parameters: str, body: bytes) -> None:
-    path, options = f"/{served.index}/_search", served.options()
+    """Compare the answers of the engine and of the proxy to a search."""
+    path = f"/{served.index}/_search"
+    options = served.options()
     before = SESSION.post(served.direct + path + parameters, data=body, **options)
     answer = SESSION.post(served.proxy + path + parameters, data=body, **options)
-    if (
-        "found no JSON object that can be read" in answer.text
-        or answer.status_code == 403
-    ):
-        assert answer.status_code == (
-            403 if "does not pass here" in answer.text else 400
-        )
+    if "found no JSON object that can be read" in answer.text:
+        assert answer.status_code == 400
+        return
+    if answer.status_code == 403:
+        assert "does not pass here" in answer.text
         return
     assert answer.status_code == before.status_code, answer.text
     if before.status_code != 200:
         assert plain_error(answer.json()) == plain_error(before.json())
         return
-    actual, expected = plain(answer.json()), plain(before.json())
+    actual = plain(answer.json())
+    expected = plain(before.json())
     if answer.headers.get("x-reranked") != "true":
         actual.pop("_reranked", None)
         assert actual == expected
         return
-    content = json.loads(body)
-    given = dict(part.split("=") for part in parameters[1:].split("&") if "=" in part)
-    given = {"from": 0, "size": 10} | content | given
-    start, size = int(given["from"]), int(given["size"])
-    content |= {"from": 0, "size": max(WINDOW, start + size)}
-    check(
-        expected,
-        actual,
-        SESSION.post(served.direct + path, json=content, **options).json(),
-    )
+    content = search_of_candidates(body, parameters)
+    candidates = SESSION.post(served.direct + path, json=content, **options)
+    check(expected, actual, candidates.json())
 
 
-def plain_error(content: Any) -> Any:
-    """An error, without what differs from one to the next."""
+def search_of_candidates(body: bytes, parameters: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(body)
+    page = {"from": 0, "size": 10} | content
+    for parameter in parameters[1:].split("&"):
+        name, _, value = parameter.partition("=")
+        page[name] = value
+    end = int(page["from"]) + int(page["size"])
+    return content | {"from": 0, "size": max(CANDIDATES, end)}
+
+
+def plain_error(content: Any) -> tuple[Any, Any]:
+    """Status and type of an error; its message differs from one to the next."""
     error = content.get("error")
-    return content.get("status"), error.get("type") if isinstance(
-        error, dict
-    ) else error
+    if isinstance(error, dict):
+        error = error.get("type")
+    return content.get("status"), error

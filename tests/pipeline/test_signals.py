@@ -24,8 +24,8 @@ from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.pipeline.training import task
 from tweetrerank.pipeline.training.training_options import Options
 from tweetrerank.rerankers.explanation import placed
-from tweetrerank.rerankers.model import Model
 from tweetrerank.rerankers.pairs import number_of
+from tweetrerank.rerankers.reranker import Reranker
 
 QUERY = f"{SUBJECTS[0]} {PLACES[0]}"
 LIKES = "stats.likes"
@@ -71,7 +71,7 @@ def collection(signals: list[Any]) -> Collection:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reranker]:
     with Patch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(tmp_path_factory.mktemp("signals")))
         options = Options(model="window", folds=2, threads=1, set=("trees=40",))
@@ -79,12 +79,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 
 @pytest.fixture(scope="module")
-def served(model: Model) -> Models:
+def served(model: Reranker) -> Models:
     return Models([str(model.directory)], 10**6)
 
 
 @pytest.fixture
-def documents(model: Model) -> Documents:
+def documents(model: Reranker) -> Documents:
     """Posts that differ in likes, which every fifth lacks, and in scores."""
     likes = (np.random.default_rng(3).permutation(60) * 16).tolist()
     scores = [9 - row / 20 for row in range(len(likes))]
@@ -154,7 +154,7 @@ def test_wrong_signals(name: str, message: str) -> None:
 
 
 @pytest.fixture
-def home(model: Model, monkeypatch: Patch) -> Path:
+def home(model: Reranker, monkeypatch: Patch) -> Path:
     """The home folder of the model."""
     folder = model.directory.parents[3]
     monkeypatch.setenv("TWEETRERANK_HOME", str(folder))
@@ -169,11 +169,11 @@ def mine(home: Path) -> Path:
     return file
 
 
-def test_a_model_reads_numbers_and_frequencies(model: Model) -> None:
+def test_a_model_reads_numbers_and_frequencies(model: Reranker) -> None:
     """The folder has the frequencies of its posts, for services elsewhere."""
-    assert {"number:created", f"number:{LIKES}"} <= set(model.families)
-    assert model.idf.source == f"posts:en:{model.directory / 'frequencies.tsv'}"
-    assert {"lol"} | set(QUERY.lower().split()) <= set(model.idf.known())
+    assert {"number:created", f"number:{LIKES}"} <= set(model.model.families)
+    assert model.model.idf.source == f"posts:en:{model.directory / 'frequencies.tsv'}"
+    assert {"lol"} | set(QUERY.lower().split()) <= set(model.model.idf.known())
     tuned = json.loads((model.directory / "lambda.json").read_text())
     assert tuned["cross_validated"] > 0.9
     assert tuned["curve"]["0"] < 0.5

@@ -1,4 +1,4 @@
-"""What an installation brings: pinned versions, declared dependencies, every file needed."""
+"""An installation: pinned versions, declared dependencies, every needed file."""
 
 import re
 import shutil

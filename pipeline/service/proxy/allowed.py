@@ -14,9 +14,8 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from tweetrerank.pipeline.service.proxy.json_path import Json, as_list
 from tweetrerank.pipeline.service.service_errors import RequestError
-
-Json = dict[str, Any]
 
 DEPTH = 100  # Levels of objects and lists in a body
 ELEMENTS = 100_000  # Values in a body; a `terms` query may have 65,536
@@ -30,9 +29,7 @@ def _inverted(part: Json) -> Json:
     Words are texts separated by blanks. A part with an object among its values keeps
     its form.
     """
-    words: Json = {}
-    for key, value in part.items():
-        words[key] = value if isinstance(value, dict) else _listed_words(value)
+    words = {key: _listed_words(value) for key, value in part.items()}
     if any(isinstance(value, dict) for value in words.values()):
         return words
     key_of_word: Json = {}
@@ -41,10 +38,13 @@ def _inverted(part: Json) -> Json:
     return key_of_word
 
 
-def _listed_words(value: str | list[str]) -> list[str]:
-    if isinstance(value, str):
-        return value.split()
-    return " ".join(value).split()
+def _listed_words(value: Json | list[str] | str) -> Json | list[str]:
+    """The words of a value; an object stays as it is."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list):
+        value = " ".join(value)
+    return value.split()
 
 
 LISTS = json.loads(
@@ -90,14 +90,20 @@ def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
             )
     if any(name.startswith("*") for name in requested):
         # Patterns that begin with a wildcard may mean system indexes, too.
-        return [*requested, "-.*"]
+        requested.append("-.*")
     return requested
 
 
 def _is_served(name: str, served: Sequence[str]) -> bool:
-    """Whether a served pattern covers a name; names in a remote cluster have a colon."""
+    """Whether a served pattern covers a name.
+
+    A colon marks a remote cluster, which a pattern without a colon does not cover.
+    """
+    is_remote = ":" in name
     for pattern in served:
-        if matches(pattern, name) and (":" in pattern or ":" not in name):
+        if is_remote and ":" not in pattern:
+            continue
+        if matches(pattern, name):
             return True
     return False
 
@@ -108,18 +114,18 @@ def matches(pattern: str, name: str) -> bool:
     Takes linear time. For a name that is a pattern itself: whether all names of its
     form have that of the first pattern.
     """
-    first, *parts = pattern.split("*")
-    if not parts:
+    first, *further = pattern.split("*")
+    if not further:
         return pattern == name
-    last = parts.pop()
+    last = further.pop()
     start = len(first)
     end = len(name) - len(last)
-    for part in parts:
-        # The first place of a part leaves most of the name for the others.
-        place = name.find(part, start, end)
+    for text in further:
+        # The first place of a text leaves most of the name for the further texts.
+        place = name.find(text, start, end)
         if place < 0:
             return False
-        start = place + len(part)
+        start = place + len(text)
     return start <= end and name.startswith(first) and name.endswith(last)
 
 
@@ -187,10 +193,8 @@ class Grammar:
         """
         names: list[str] = []
         for value in values:
-            if value:
-                listed = value if isinstance(value, list) else [value]
-                for item in listed:
-                    names += str(item).split(",")
+            for item in as_list(value or []):
+                names += str(item).split(",")
         if not names or not all(_digest(name) in self._known for name in names):
             raise refused(
                 "no id of a search that goes on, or one that did not go out here"
@@ -210,9 +214,10 @@ class Grammar:
                 f"found more than {DEPTH} levels in the body, expected at most that",
             )
         if isinstance(value, list):
-            part_of_items = "query" if part == "filters" else part
+            if part == "filters":
+                part = "query"
             for item in value:
-                self.check(item, part_of_items, inside, depth + 1)
+                self.check(item, part, inside, depth + 1)
         elif not isinstance(value, dict):
             self._check_plain(value, part)
         elif part == "indices_boost":
@@ -229,11 +234,18 @@ class Grammar:
                 raise refused(f"{str(value)[:100]!r} where a look-up names an index")
             readable([str(value)], self._served)
 
-    def _check_object(self, value: Json, part: str, inside: str, depth: int) -> None:
+    def _check_object(
+        self,
+        value: Json,
+        part: str,
+        inside: str,
+        depth: int,
+    ) -> None:
         """Check the keys of an object, and its values as the parts that these name."""
         if part == "knn":
-            # Options, or options by field
-            part = "options" if isinstance(value.get("field"), str) else "names"
+            part = "names"  # Options by field
+            if isinstance(value.get("field"), str):
+                part = "options"
         if part == "lookup" and not value.get("index"):
             raise refused(f"a look-up in {inside} without an index")
         keys = _PARTS[part]

@@ -6,7 +6,6 @@ refuses is not reranked.
 """
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, Self
@@ -26,6 +25,9 @@ _PLAIN = (str, int, float)
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's score
 
 Members = dict[str, Raw]
+
+_Columns = dict[str, list[Any]]
+"""Field -> its value in each hit."""
 
 Row = tuple[int, str | None]
 """Row of a hit, and its new score; None for the engine's."""
@@ -76,7 +78,7 @@ class Reading(NamedTuple):
     """Request for the scores of a search's candidates."""
 
     request: ScoreRequest
-    has_all_fields: bool  # Whether all candidates have all fields
+    has_all_fields: bool  # Whether each of the candidates has all fields
 
 
 class SearchResponse(NamedTuple):
@@ -93,9 +95,11 @@ class SearchResponse(NamedTuple):
     def has_failed_shards(self) -> bool:
         """Whether shards have failed, whose hits are missing."""
         content = self.members.get("_shards", b"{}")
-        with suppress(*ResponseError):
-            return msgspec.json.decode(content, type=_Shards).failed > 0
-        return False
+        try:
+            shards = msgspec.json.decode(content, type=_Shards)
+        except ResponseError:
+            return False
+        return shards.failed > 0
 
     @classmethod
     def read(cls, content: bytes | Raw, candidates: Candidates | None) -> Self:
@@ -105,21 +109,29 @@ class SearchResponse(NamedTuple):
         if "hits" in members:
             hits_members = members_of(members["hits"])
         response = cls(content, members, hits_members, candidates)
-        with suppress(*ResponseError):
+        try:
             hits = _HITS.decode(hits_members.get("hits", b""))
             if candidates is None:
                 return response._replace(hits=hits)
             reading = read_candidates(candidates, hits[: candidates.depth])
-            return response._replace(hits=hits, reading=reading)
-        return response
+        except ResponseError:
+            return response
+        return response._replace(hits=hits, reading=reading)
 
-    def page(self, rows: Sequence[Row], members: Members, best: str | None) -> Raw:
+    def page(
+        self,
+        rows: Sequence[Row],
+        members: Members,
+        best: str | None,
+    ) -> Raw:
         """The response with the hits of some rows alone.
 
         ``members`` replace the response's, ``best`` its best score unless None. Fields
         that only the reranker needed are left out.
         """
-        added = self.candidates.added if self.candidates else ()
+        added: Sequence[str] = ()
+        if self.candidates:
+            added = self.candidates.added
         raws = _RAWS.decode(self.hits_members["hits"])
         hits = [changed(raws[row], score, added) for row, score in rows]
         hits_members = self.hits_members | {"hits": encoded(hits)}
@@ -129,22 +141,22 @@ class SearchResponse(NamedTuple):
 
 
 def read_responses(
-    content: bytes, are_several: bool, candidates: Sequence[Candidates | None]
+    content: bytes,
+    are_several: bool,
+    candidates: Sequence[Candidates | None],
 ) -> list[SearchResponse]:
     """Read the response to a search, or those to several.
 
     The result is empty if their number differs from that of the searches. Raises a
     :data:`ResponseError`.
     """
-    parts: list[bytes | Raw] = [content]
+    contents: list[bytes | Raw] = [content]
     if are_several:
-        parts = list(_RAWS.decode(members_of(content).get("responses", b"")))
-    if len(parts) != len(candidates):
+        responses = members_of(content).get("responses", b"")
+        contents = list(_RAWS.decode(responses))
+    if len(contents) != len(candidates):
         return []
-    return [
-        SearchResponse.read(part, of_search)
-        for part, of_search in zip(parts, candidates, strict=True)
-    ]
+    return list(map(SearchResponse.read, contents, candidates))
 
 
 def read_candidates(candidates: Candidates, hits: Sequence[Hit]) -> Reading:
@@ -176,21 +188,25 @@ def read_candidates(candidates: Candidates, hits: Sequence[Hit]) -> Reading:
     return Reading(request, has_all_fields)
 
 
-def _columns(fields: PostFields, hits: Sequence[Hit]) -> dict[str, list[Any]]:
-    """Field -> its value in each hit."""
-    return {name: [hit.value(name) for hit in hits] for name in fields.names}
+def _columns(fields: PostFields, hits: Sequence[Hit]) -> _Columns:
+    columns: _Columns = {}
+    for name in fields.names:
+        columns[name] = [hit.value(name) for hit in hits]
+    return columns
 
 
-def _joined_texts(fields: PostFields, columns: dict[str, list[Any]]) -> list[str]:
+def _joined_texts(fields: PostFields, columns: _Columns) -> list[str]:
     """The text of each hit: its text fields, joined by blanks."""
-    parts = [[joined(value) for value in columns[name]] for name in fields.texts]
-    return [" ".join(filter(None, of_hit)) for of_hit in zip(*parts, strict=True)]
+    texts_of_field = [map(joined, columns[name]) for name in fields.texts]
+    return [
+        " ".join(filter(None, texts)) for texts in zip(*texts_of_field, strict=True)
+    ]
 
 
-def _urls(fields: PostFields, columns: dict[str, list[Any]], count: int) -> list[str]:
+def _urls(fields: PostFields, columns: _Columns, count: int) -> list[str]:
     if not fields.url:
         return [""] * count
-    return [joined(value) for value in columns[fields.url]]
+    return list(map(joined, columns[fields.url]))
 
 
 def _first(value: Any) -> Any:
@@ -212,7 +228,11 @@ def joined(value: Any) -> str:
 # Parts of a response
 
 
-def changed(hit: Raw, score: str | None, dropped: Collection[str]) -> Raw:
+def changed(
+    hit: Raw,
+    score: str | None,
+    dropped: Collection[str],
+) -> Raw:
     """A hit without some fields, and with another score unless it is None."""
     if score is None and not dropped:
         return hit
@@ -227,11 +247,14 @@ def changed(hit: Raw, score: str | None, dropped: Collection[str]) -> Raw:
 
 
 def _change_values(
-    members: Members, name: str, dropped: Collection[str], further: Members
+    members: Members,
+    name: str,
+    dropped: Collection[str],
+    further: Members,
 ) -> None:
     """Drop values from an object among members, and add further ones.
 
-    An object that gets empty is left out.
+    An object without values is left out.
     """
     if name not in members and not further:
         return

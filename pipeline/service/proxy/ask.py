@@ -49,8 +49,11 @@ class PostFields:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """All fields."""
-        urls = (self.url,) if self.url else ()
-        return (*self.texts, *urls, *(field for _, field in self.signals))
+        names = list(self.texts)
+        if self.url:
+            names.append(self.url)
+        names += [field_name for _, field_name in self.signals]
+        return tuple(names)
 
 
 FieldsOf = Mapping[str, PostFields]
@@ -109,7 +112,7 @@ class _Ext(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Candidates:
-    """The best hits of a search, which are reranked, and the page that is shown."""
+    """The best hits of a search, which are reranked, and the caller's page."""
 
     query: str  # The text that the models read
     start: int  # First hit of the page
@@ -163,12 +166,9 @@ def read_search(
     if defaults.reads_ubi:
         ours.append("ubi")
     options = {name: ext[name] for name in ours if ext.get(name) is not None}
-    pipeline = parameters.get("search_pipeline") or content.get("search_pipeline")
-    if pipeline:
-        is_hybrid = "hybrid" in object_or_empty(content.get("query"))
-        if "rerank" in options or not is_hybrid:
-            reason = "the search names a pipeline of the engine"
-            return Search(dumped(content), None, reason)
+    if _is_for_pipeline(content, parameters, options):
+        reason = "the search names a pipeline of the engine"
+        return Search(dumped(content), None, reason)
     plain = _without_options(content, ext, ours)
     body = dumped(plain)
     if options.get("rerank") is False:
@@ -182,6 +182,22 @@ def read_search(
     except UnchangedError as error:
         return Search(body, None, error.reason, error.outcome)
     return Search(body, candidates)
+
+
+def _is_for_pipeline(
+    content: Json,
+    parameters: Mapping[str, str],
+    options: Json,
+) -> bool:
+    """Whether a pipeline of the engine changes the hits' order, or reads ``ext``.
+
+    The pipeline of a hybrid query joins the hits of its parts; it prevents nothing.
+    """
+    name = parameters.get("search_pipeline") or content.get("search_pipeline")
+    if not name:
+        return False
+    query = object_or_empty(content.get("query"))
+    return "rerank" in options or "hybrid" not in query
 
 
 def _without_options(content: Json, ext: Json, ours: Sequence[str]) -> Json:
@@ -214,17 +230,22 @@ def _candidates(
     fields = _fields(options, defaults, indexes)
     query = _query(inner, parameters)
     text = _text(query, content, options, fields)
-    whole = content | {"from": 0, "size": max(depth, start + size)}
-    plain_body = dumped(whole)
+    search = content | {"from": 0, "size": max(depth, start + size)}
+    plain_body = dumped(search)
     added: list[str] = []
     # Elasticsearch returns a search's fields with the hits of its aggregations, too.
     if _TOP_HITS not in plain_body:
         added = _added_fields(content, parameters, fields)
-    body = plain_body
+    body_with_fields = plain_body
     if added:
         requested = content.get("fields") or []
-        body = dumped(whole | {"fields": [*requested, *added]})
-    shows_sources = _shows_sources(content, parameters)
+        body_with_fields = dumped(search | {"fields": requested + added})
+    first_body = body_with_fields
+    if _shows_sources(content, parameters):
+        first_body = plain_body
+    weight = options.weight
+    if weight is None:
+        weight = defaults.weight
     return Candidates(
         query=text,
         start=start,
@@ -232,10 +253,10 @@ def _candidates(
         depth=depth,
         fields=fields,
         added=added,
-        place=hash((*indexes, *added)),
-        bodies=(plain_body if shows_sources else body, body),
+        place=hash(tuple(indexes) + tuple(added)),
+        bodies=(first_body, body_with_fields),
         model=options.model,
-        weight=defaults.weight if options.weight is None else options.weight,
+        weight=weight,
         ubi=ext.ubi,
     )
 
@@ -260,14 +281,18 @@ def _query(inner: Json, parameters: Mapping[str, str]) -> Any:
 # Reasons for which a search passes unchanged
 
 
-def _check_order(content: Json, inner: Json, parameters: Mapping[str, str]) -> None:
+def _check_order(
+    content: Json,
+    inner: Json,
+    parameters: Mapping[str, str],
+) -> None:
     """Raise UnchangedError unless the best hits come first."""
-    parts = (content, inner, parameters)
-    for part in parts:
-        if any(part.get(name) not in (None, "") for name in LISTS["continued"]):
+    sources = (content, inner, parameters)
+    for source in sources:
+        if any(source.get(name) not in (None, "") for name in LISTS["continued"]):
             raise UnchangedError("the search reads on from a hit, or groups hits")
-    for part in parts:
-        if part.get("sort") not in _BY_SCORE:
+    for source in sources:
+        if source.get("sort") not in _BY_SCORE:
             raise UnchangedError("the sort has another key than _score")
 
 
@@ -281,7 +306,10 @@ def _check_page(start: int, size: int, depth: int) -> None:
         )
 
 
-def _check_response_parts(content: Json, parameters: Mapping[str, str]) -> None:
+def _check_response_parts(
+    content: Json,
+    parameters: Mapping[str, str],
+) -> None:
     """Raise UnchangedError if the response lacks parts that reranking needs."""
     stored = field_names(content.get("stored_fields"))
     stored += field_names(parameters.get("stored_fields"))
@@ -291,11 +319,14 @@ def _check_response_parts(content: Json, parameters: Mapping[str, str]) -> None:
 
 
 def _number(
-    name: str, default: int, content: Json, parameters: Mapping[str, str]
+    name: str,
+    default: int,
+    content: Json,
+    parameters: Mapping[str, str],
 ) -> int:
     """A number of the path, else of the body, also as a text; else UnchangedError."""
     in_body = str(content.get(name, default))
-    number = str({**content, **parameters}.get(name, default))
+    number = str(parameters.get(name, in_body))
     for text in (in_body, number):
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise UnchangedError(f"{name} is no whole number")
@@ -306,7 +337,9 @@ def _number(
 
 
 def _fields(
-    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
+    options: _Rerank,
+    defaults: SearchDefaults,
+    indexes: Sequence[str],
 ) -> FieldsOf:
     """The fields of posts as a search names them, else those of its indexes."""
     by_index = {"": defaults.fields}
@@ -324,13 +357,17 @@ def _fields(
 
 
 def _named_fields(
-    fields: PostFields, options: _Rerank, defaults: SearchDefaults
+    fields: PostFields,
+    options: _Rerank,
+    defaults: SearchDefaults,
 ) -> PostFields:
     """The fields of an index, with those that a search names instead."""
     names = options.document_fields
     if names is not None:
-        url = fields.url if fields.url in names else None
-        texts = tuple(name for name in names if name != url)
+        texts = tuple(name for name in names if name != fields.url)
+        url = None
+        if fields.url in names:
+            url = fields.url
         fields = replace(fields, texts=texts, url=url)
     field_of_signal = dict(fields.signals) | object_or_empty(options.signals)
     signals = tuple(
@@ -381,13 +418,15 @@ def _text_at(content: Json, path: str) -> str:
 
 
 def _added_fields(
-    content: Json, parameters: Mapping[str, str], fields: FieldsOf
+    content: Json,
+    parameters: Mapping[str, str],
+    fields: FieldsOf,
 ) -> list[str]:
     """Fields that the reranker needs and the search does not ask for."""
     patterns: list[str] = []
-    for part in (content, parameters):
-        patterns += field_names(part.get("docvalue_fields"))
-        patterns += field_names(part.get("stored_fields"))
+    for source in (content, parameters):
+        patterns += field_names(source.get("docvalue_fields"))
+        patterns += field_names(source.get("stored_fields"))
     patterns += field_names(content.get("fields"))
     patterns += field_names(content.get("script_fields"))
     needed: dict[str, None] = {}

@@ -56,14 +56,17 @@ class EngineRequest:
 
 
 class _Path(NamedTuple):
-    """The parts of a path."""
+    """A path, taken apart."""
 
     first: str  # First part: names of indexes, or the first part of the call
     has_index: bool
     tail: list[str]  # Parts of the call
 
 
-def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
+def read_call(
+    request: Request,
+    served: Sequence[str],
+) -> EngineRequest:
     """Read a call without its body; raises RequestError if it does not pass."""
     record = request.state.record
     path = _read_path(request)
@@ -104,22 +107,27 @@ def _raw_path(request: Request) -> str:
 
 
 def _read_path(request: Request) -> _Path:
-    parts = [unquote(part) for part in _raw_path(request).strip("/").split("/")]
-    first = parts[0]
+    names = [unquote(part) for part in _raw_path(request).strip("/").split("/")]
+    first = names[0]
     has_index = first not in _FIRST_PARTS
     if has_index or not first:
-        return _Path(first, has_index, parts[1:])
-    return _Path(first, has_index, parts)
+        return _Path(first, has_index, names[1:])
+    return _Path(first, has_index, names)
 
 
-def _kind_and_name(request: Request, path: _Path) -> tuple[str, str]:
+def _kind_and_name(
+    request: Request,
+    path: _Path,
+) -> tuple[str, str]:
     """Kind of a call, and the id at the end of its path; RequestError if refused."""
-    pattern = "/".join((*path.tail[:-1], "*"))
+    pattern = "/".join([*path.tail[:-1], "*"])
     methods = _CALLS.get(pattern) or _CALLS.get("/".join(path.tail), {})
     kind = methods.get(request.method, "")
     if methods and request.method == "OPTIONS":
         kind = "read"
-    name = path.tail[-1] if pattern in _CALLS else ""
+    name = ""
+    if pattern in _CALLS:
+        name = path.tail[-1]
     if not kind or name in (".", "..") or (path.has_index and kind == "known"):
         raise refused(f"{request.method} {_raw_path(request)[:100]}")
     return kind, name
@@ -144,15 +152,19 @@ def _read_parameters(request: Request) -> dict[str, str]:
     return parameters
 
 
-def _engine_path(indexes: Sequence[str], tail: Sequence[str], kind: str) -> str:
-    """The path for the engine, with its indexes; of a template, that of a search."""
-    parts = []
+def _engine_path(
+    indexes: Sequence[str],
+    tail: Sequence[str],
+    kind: str,
+) -> str:
+    """The path for the engine, with its indexes; for a template, that of a search."""
+    names: list[str] = []
     if indexes:
-        parts.append(quote(",".join(indexes), ",*:"))
+        names.append(quote(",".join(indexes), ",*:"))
     if kind.startswith("template"):
         tail = tail[:1]
-    parts += [quote(part, "*,") for part in tail]
-    return f"/{'/'.join(parts)}"
+    names += [quote(name, "*,") for name in tail]
+    return f"/{'/'.join(names)}"
 
 
 def _deadline(request: Request) -> float | None:
@@ -176,10 +188,15 @@ def with_body(call: EngineRequest, body: bytes) -> EngineRequest:
     return replace(call, body=body, headers=headers)
 
 
-def _with(headers: Headers, name: str, value: str) -> list[tuple[str, str]]:
-    """Headers with another value of one."""
-    others = [header for header in headers if header[0] != name]
-    return [*others, (name, value)]
+def _with(
+    headers: Headers,
+    name: str,
+    value: str,
+) -> list[tuple[str, str]]:
+    """Headers with another value of a name."""
+    changed = [header for header in headers if header[0] != name]
+    changed.append((name, value))
+    return changed
 
 
 def _json_type(headers: Mapping[str, str]) -> str:

@@ -30,7 +30,9 @@ class Ranked(NamedTuple):
 
 
 def team_draft(
-    champion: Sequence[int], challenger: Sequence[int], seed: str
+    champion: Sequence[int],
+    challenger: Sequence[int],
+    seed: str,
 ) -> tuple[list[int], list[int]]:
     """Merge two rankings of the same rows; returns the rows and the team of each place.
 
@@ -77,8 +79,9 @@ class LoggedSearch:
         self._models = models
         self._model = model
         self._candidates = candidates
-        ubi = candidates.ubi
-        self._client_id = ubi.query_id if ubi else None
+        self._client_id: str | None = None
+        if candidates.ubi:
+            self._client_id = candidates.ubi.query_id
         self.search_id = self._find_search_id()
 
     def _find_search_id(self) -> str:
@@ -106,25 +109,31 @@ class LoggedSearch:
             return None
         return challenger
 
-    async def rank(self, score: Score, record: Record, hits: Sequence[Hit]) -> Ranked:
+    async def rank(
+        self,
+        score: Score,
+        record: Record,
+        hits: Sequence[Hit],
+    ) -> Ranked:
         """Rank the hits by the model's scores and log the page; raises RequestError."""
         challenger = self.challenger
         work = [score(self._model, record)]
         if challenger:
             apart = replace(record, documents=0, cache_hits=0, texts=())
             work.append(score(challenger, apart))
-        scored, *others = await asyncio.gather(*work, return_exceptions=True)
+        results = await asyncio.gather(*work, return_exceptions=True)
+        scored = results[0]
         if isinstance(scored, BaseException):
             raise scored
         rows = list(scored.best())
         order = [row for row, _ in rows]
         teams: list[int] | None = None
-        for other in others:
-            if isinstance(other, BaseException):
+        for result in results[1:]:
+            if isinstance(result, BaseException):
                 message = "request %s: the challenger fails: %s"
-                LOG.error(message, record.request_id, other)
+                LOG.error(message, record.request_id, result)
                 continue
-            order, teams = team_draft(order, other.order, self.search_id)
+            order, teams = team_draft(order, result.order, self.search_id)
             # Clients expect descending scores, which two models together do not have.
             scores = [score for _, score in rows]
             rows = list(zip(order, scores, strict=True))

@@ -13,6 +13,13 @@ def object_or_empty(value: Any) -> Json:
     return {}
 
 
+def as_list(value: Any) -> list[Any]:
+    """The value if it is a list, else a list of it."""
+    if isinstance(value, list):
+        return value
+    return [value]
+
+
 def values_at(value: Any, path: str) -> Iterator[Any]:
     """Yield the values at a path of names joined by dots.
 

@@ -15,7 +15,13 @@ _LONGEST_TEXT = 2000
 
 _SYNTAX = re.compile(
     r"""(?P<sign>[+!-]?)(?P<field>(?:[^\s:"()\[\]{}/\\]|\\.)+:)?
-    (?P<value>"(?:[^"\\]|\\.)*"?|/(?:[^\s/\\]|\\.)*/|[\[{][^\[\]{}]*[\]}]|[()]|(?:[^\s"()\\]|\\.)+)
+    (?P<value>
+        "(?:[^"\\]|\\.)*"?  # Quoted text, also without its end
+        |/(?:[^\s/\\]|\\.)*/  # Regular expression
+        |[\[{][^\[\]{}]*[\]}]  # Range
+        |[()]
+        |(?:[^\s"()\\]|\\.)+  # Word
+    )
     """,
     re.VERBOSE,
 )
@@ -41,7 +47,10 @@ def text_of(query: Any, fields: Sequence[str]) -> str:
     return ""
 
 
-def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[bool, str]]:
+def _texts(
+    query: Any,
+    fields: Sequence[str],
+) -> Iterator[tuple[bool, str]]:
     """Texts of the queries in a query, in their order.
 
     Each comes with whether it is searched in ``fields``.
@@ -63,16 +72,22 @@ def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[bool, str]]:
                 yield from _texts(inner.get(key), fields)
 
 
-def _texts_by_field(query: Json, fields: Sequence[str]) -> Iterator[tuple[bool, str]]:
+def _texts_by_field(
+    query: Json,
+    fields: Sequence[str],
+) -> Iterator[tuple[bool, str]]:
     """Texts of a query such as ``match``, whose keys are fields."""
-    for name, value in query.items():
-        text = value.get("query") if isinstance(value, dict) else value
+    for name, text in query.items():
+        if isinstance(text, dict):
+            text = text.get("query")
         if type(text) in _PLAIN and _is_text_field(name, fields):
             yield True, str(text)
 
 
 def _text_on_fields(
-    kind: str, query: Json, fields: Sequence[str]
+    kind: str,
+    query: Json,
+    fields: Sequence[str],
 ) -> Iterator[tuple[bool, str]]:
     """The text of a query such as ``multi_match``, which lists its fields."""
     text = query.get("query")
@@ -85,7 +100,7 @@ def _text_on_fields(
         return
     if kind == "query_string":
         # Fields are texts by their use, too.
-        yield is_on_fields, plain_text(text, [*fields, *names])
+        yield is_on_fields, plain_text(text, list(fields) + names)
     elif kind == "simple_query_string":
         yield is_on_fields, plain_text(text, None)
     else:
@@ -96,12 +111,14 @@ def field_names(value: Any) -> list[str]:
     """Names of fields in one of the forms that the engines take."""
     if isinstance(value, str):
         return value.split(",")
-    names = []
-    if isinstance(value, dict | list):
-        for item in value:
-            name = item.get("field") if isinstance(item, dict) else item
-            if isinstance(name, str):
-                names.append(name)
+    names: list[str] = []
+    if not isinstance(value, dict | list):
+        return names
+    for name in value:
+        if isinstance(name, dict):
+            name = name.get("field")
+        if isinstance(name, str):
+            names.append(name)
     return names
 
 

@@ -37,7 +37,6 @@ from tweetrerank.pipeline.service.limits import apart, unless_gone
 from tweetrerank.pipeline.service.log import SearchLog
 from tweetrerank.pipeline.service.proxy.allowed import (
     Grammar,
-    Json,
     dumped,
     readable,
     strict,
@@ -65,6 +64,7 @@ from tweetrerank.pipeline.service.proxy.call import (
     with_body,
 )
 from tweetrerank.pipeline.service.proxy.interleaving import LoggedSearch, Ranked
+from tweetrerank.pipeline.service.proxy.json_path import Json, as_list
 from tweetrerank.pipeline.service.proxy.upstream import Upstream
 from tweetrerank.pipeline.service.rerank_service import Service
 from tweetrerank.pipeline.service.scorer import ServedModel
@@ -122,7 +122,7 @@ class Exchange(NamedTuple):
 
     searches: Sequence[Search]
     response: Response
-    parts: Sequence[SearchResponse]
+    items: Sequence[SearchResponse]
     """Response to each search; empty if the response cannot be read."""
 
 
@@ -153,9 +153,12 @@ class Proxy:
         call = read_call(request, self.defaults.indexes)
         async with self.service.bodies.read(request) as body:
             call = with_body(call, body)
-            work = self._pass if call.kind in _PASSED else self._search
+            work = self._search
+            if call.kind in _PASSED:
+                work = self._pass
             try:
-                return _written(await unless_gone(work(call), request), call)
+                response = await unless_gone(work(call), request)
+                return _written(response, call)
             except RequestError as error:
                 if error.kind in ("away", "deadline", "overload"):
                     self.service.metrics.search(call.record, "away")
@@ -177,12 +180,21 @@ class Proxy:
                 call.name,
                 call.parameters.get("scroll_id"),
             )
-        body = dumped(content) if content else b""
+        body = b""
+        if content:
+            body = dumped(content)
         response = await self.upstream.send(replace(call, body=body))
         if call.kind != "read":
-            with suppress(*ResponseError):
-                self.grammar.remember(members_of(bytes(response.body)))
+            self._remember_ids(response)
         return response
+
+    def _remember_ids(self, response: Response) -> None:
+        """Allow the ids in a response, unless it cannot be read."""
+        try:
+            members = members_of(bytes(response.body))
+            self.grammar.remember(members)
+        except ResponseError:
+            return
 
     async def _search(self, call: EngineRequest) -> Response:
         """Answer one search or several; hits are reranked if there are candidates."""
@@ -191,12 +203,12 @@ class Proxy:
         if not allowed:
             raise _joined_error(searches)
         exchange = await self._ask(call, allowed)
-        if not exchange.parts:
+        if not exchange.items:
             return self._unread_answer(call, exchange)
         pages = await asyncio.gather(
             *(
-                self._page(part, search, call)
-                for part, search in zip(exchange.parts, exchange.searches, strict=True)
+                self._page(item, search, call)
+                for item, search in zip(exchange.items, exchange.searches, strict=True)
             )
         )
         # An error of any search in the request
@@ -243,21 +255,26 @@ class Proxy:
         return await apart(len(call.body), read_all)
 
     def _read_one(
-        self, header_line: bytes, body: bytes | RequestError, call: EngineRequest
+        self,
+        header_line: bytes,
+        body: bytes | RequestError,
+        call: EngineRequest,
     ) -> Search | RequestError:
         """A search as the engine is to see it, or the error that refuses it."""
         if isinstance(body, RequestError):
             return body
+        if not header_line.strip():
+            header_line = b"{}"
         try:
             content = strict(body or b"{}")
-            header = strict(header_line if header_line.strip() else b"{}")
+            header = strict(header_line)
             self.grammar.check(content)
             names = _take_index_names(header)
             self.grammar.check(header, "header")
             indexes = self._indexes(names, content, call)
             search = read_search(
                 content,
-                {**call.parameters, **header},
+                dict(call.parameters) | header,
                 replace(self.defaults, numbers=self.service.models.numbers),
                 indexes,
             )
@@ -268,7 +285,10 @@ class Proxy:
             return error
 
     def _indexes(
-        self, names: Sequence[Any] | None, content: Json, call: EngineRequest
+        self,
+        names: Sequence[Any] | None,
+        content: Json,
+        call: EngineRequest,
     ) -> Sequence[str]:
         """The indexes of a search: ``names`` in its header, else those of the path."""
         # A point in time has indexes. Among several searches it may be overlooked.
@@ -282,33 +302,31 @@ class Proxy:
         return readable(joined.split(","), self.defaults.indexes)
 
     async def _rendered(
-        self, call: EngineRequest, body: bytes | RequestError
+        self,
+        call: EngineRequest,
+        body: bytes | RequestError,
     ) -> bytes | RequestError:
         """The search of a template, or the error that refuses it."""
         assert isinstance(body, bytes)
         try:
-            content = strict(body)
-            self.grammar.check(content, "template")
-            options = {
-                name: content.pop(name)
-                for name in ("explain", "profile")
-                if name in content
-            }
-            response = await self.upstream.send(_render_call(call, content))
-            rendered = bytes(response.body)
-            with suppress(*ResponseError):
-                search = members_of(rendered).get("template_output", Raw(b""))
-                if response.status_code == 200:
-                    return dumped(strict(bytes(search)) | options)
+            template = strict(body)
+            self.grammar.check(template, "template")
+            options: Json = {}
+            for name in ("explain", "profile"):
+                if name in template:
+                    options[name] = template.pop(name)
+            response = await self.upstream.send(_render_call(call, template))
+            return _template_output(response, options)
         except RequestError as error:
             return error
-        problem = rendered[:300].decode("utf-8", "replace")
-        message = f"the engine does not render the template: {problem}"
-        return RequestError("value", message)
 
     # Asking the engine
 
-    async def _ask(self, call: EngineRequest, searches: list[Search]) -> Exchange:
+    async def _ask(
+        self,
+        call: EngineRequest,
+        searches: list[Search],
+    ) -> Exchange:
         """Send searches for candidates, until their hits can be read.
 
         Texts are read from the hits' sources, which come anyway. If these lack a field,
@@ -320,10 +338,12 @@ class Proxy:
             bodies = [self._body(search) for search in searches]
             exchange = await self._send(call, searches, bodies)
             is_repeated = False
+            status = exchange.response.status_code
             for row, body in enumerate(bodies):
-                part = exchange.parts[row] if exchange.parts else None
-                status = exchange.response.status_code
-                search = self._repeated(searches[row], body, part, status)
+                item: SearchResponse | None = None
+                if exchange.items:
+                    item = exchange.items[row]
+                search = self._repeated(searches[row], body, item, status)
                 if search is not None:
                     searches[row] = search
                     is_repeated = True
@@ -341,7 +361,10 @@ class Proxy:
         return plain
 
     async def _send(
-        self, call: EngineRequest, searches: list[Search], bodies: list[bytes]
+        self,
+        call: EngineRequest,
+        searches: list[Search],
+        bodies: list[bytes],
     ) -> Exchange:
         """Send searches to the engine and read its response."""
         candidates = [search.candidates for search in searches]
@@ -361,16 +384,20 @@ class Proxy:
             if error.kind != "large" or not has_candidates:
                 raise
             response = Response()
-        parts: list[SearchResponse] = []
+        items: list[SearchResponse] = []
         if response.status_code == 200:
             content = bytes(response.body)
+            reading = partial(read_responses, content, call.is_several, candidates)
             with suppress(*ResponseError):
-                read = partial(read_responses, content, call.is_several, candidates)
-                parts = await apart(len(content), read)
-        return Exchange(searches, response, parts)
+                items = await apart(len(content), reading)
+        return Exchange(searches, response, items)
 
     def _repeated(
-        self, search: Search, body: bytes, part: SearchResponse | None, status: int
+        self,
+        search: Search,
+        body: bytes,
+        item: SearchResponse | None,
+        status: int,
     ) -> Search | None:
         """The search to send after this response; None if the response will do."""
         candidates = search.candidates
@@ -378,9 +405,9 @@ class Proxy:
             return None
         plain, with_fields = candidates.bodies
         asks_for_fields = bool(candidates.added) and body is with_fields
-        if _is_readable(part, asks_for_fields):
-            assert part and part.reading
-            if part.reading.has_all_fields or body is with_fields:
+        if _is_readable(item, asks_for_fields):
+            assert item and item.reading
+            if item.reading.has_all_fields or body is with_fields:
                 return None
             self._lacking[candidates.place] = True
             return search
@@ -394,22 +421,25 @@ class Proxy:
     # Reranking a response
 
     async def _page(
-        self, part: SearchResponse, search: Search, call: EngineRequest
+        self,
+        item: SearchResponse,
+        search: Search,
+        call: EngineRequest,
     ) -> Page:
         """The page of a response, reranked if it has candidates with scores."""
-        candidates = part.candidates
+        candidates = item.candidates
         if candidates is None:
-            return self._unchanged_page(part, search, call)
-        hits = part.hits or ()
+            return self._unchanged_page(item, search, call)
+        hits = item.hits or ()
         rows: list[Row] = [(row, None) for row in range(len(hits))]
         outcome = search.outcome
         ranked: Ranked | None = None
         scores = [hit.score for hit in hits[: candidates.depth]]
         if scores and None not in scores:
-            outcome, ranked = await self._rerank(part, call)
+            outcome, ranked = await self._rerank(item, call)
         self.service.metrics.search(call.record, outcome)
         best: str | None = None
-        members = part.members
+        members = item.members
         if outcome in ("late", "failed"):
             members = MARK | members
         if ranked:
@@ -417,23 +447,28 @@ class Proxy:
             best = rows[0][1]
             members = _with_ext(members, ranked)
         page = rows[candidates.start : candidates.start + candidates.size]
-        return Page(part.page(page, members, best), ranked)
+        return Page(item.page(page, members, best), ranked)
 
     def _unchanged_page(
-        self, part: SearchResponse, search: Search, call: EngineRequest
+        self,
+        item: SearchResponse,
+        search: Search,
+        call: EngineRequest,
     ) -> Page:
         """The response to a search without candidates."""
-        self.grammar.remember(part.members)
+        self.grammar.remember(item.members)
         outcome = search.outcome
-        if "error" in part.members:
+        if "error" in item.members:
             outcome = "refused"
         self.service.metrics.search(call.record, outcome)
         if outcome == "failed":
-            return Page(encoded(MARK | part.members), None)
-        return Page(part.content, None)
+            return Page(encoded(MARK | item.members), None)
+        return Page(item.content, None)
 
     async def _rerank(
-        self, part: SearchResponse, call: EngineRequest
+        self,
+        item: SearchResponse,
+        call: EngineRequest,
     ) -> tuple[str, Ranked | None]:
         """Outcome of the reranking, and the ranking unless it fails.
 
@@ -441,7 +476,7 @@ class Proxy:
         """
         record = call.record
         try:
-            return "reranked", await self._order(part, call)
+            return "reranked", await self._order(item, call)
         except RequestError as error:
             record.kind = error.kind
             record.error = error.message
@@ -453,11 +488,18 @@ class Proxy:
             record.error = type(error).__name__
         return "failed", None
 
-    async def _order(self, part: SearchResponse, call: EngineRequest) -> Ranked:
-        """The hits, best first; raises RequestError, at once if the queue is too long."""
-        candidates = part.candidates
-        assert candidates and part.reading and part.hits
-        request = part.reading.request
+    async def _order(
+        self,
+        item: SearchResponse,
+        call: EngineRequest,
+    ) -> Ranked:
+        """The hits, best first.
+
+        Raises RequestError; if the queue is too long, without a wait.
+        """
+        candidates = item.candidates
+        assert candidates and item.reading and item.hits
+        request = item.reading.request
         if not any(request.texts):
             listed = ", ".join(dict.fromkeys(text_fields(candidates.fields)))
             raise RequestError(
@@ -465,7 +507,7 @@ class Proxy:
                 f"found no text in the hits' fields {listed}; name others by "
                 "--text-field",
             )
-        model = self._model(candidates, part.hits[0].index_name)
+        model = self._model(candidates, item.hits[0].index_name)
         if request.weight is not None and not model.reads_lists:
             request.options.mix = "neural"
         deadline = time.perf_counter() + self.defaults.seconds
@@ -476,10 +518,14 @@ class Proxy:
             scored = await score(model, call.record)
             return Ranked(list(scored.best()))
         logged = LoggedSearch(self.log, self.service.models, model, candidates)
-        return await logged.rank(score, call.record, part.hits)
+        return await logged.rank(score, call.record, item.hits)
 
-    def _model(self, candidates: Candidates, index: str = "") -> ServedModel:
-        """The model of a search of an index; RequestError if there is none of its name."""
+    def _model(
+        self,
+        candidates: Candidates,
+        index: str = "",
+    ) -> ServedModel:
+        """The model for a search of an index; RequestError for an unknown name."""
         fields = candidates.fields.get(index, candidates.fields[""])
         name = candidates.model or fields.model
         if name is None:
@@ -511,12 +557,14 @@ def _take_index_names(header: Json) -> list[Any] | None:
     for key in ("index", "indices"):
         value = header.pop(key, None)
         if value is not None:
-            listed = value if isinstance(value, list) else [value]
-            names = (names or []) + listed
+            names = (names or []) + as_list(value)
     return names
 
 
-def _render_call(call: EngineRequest, template: Json) -> EngineRequest:
+def _render_call(
+    call: EngineRequest,
+    template: Json,
+) -> EngineRequest:
     """The call that renders a template."""
     headers = [
         (name, value.replace("x-ndjson", "json")) for name, value in call.headers
@@ -531,18 +579,39 @@ def _render_call(call: EngineRequest, template: Json) -> EngineRequest:
     )
 
 
-def _lines(searches: Sequence[Search], bodies: Sequence[bytes]) -> Iterator[bytes]:
+def _template_output(response: Response, options: Json) -> bytes:
+    """The search that the engine made of a template; raises RequestError.
+
+    ``options`` are those of the template.
+    """
+    rendered = bytes(response.body)
+    if response.status_code == 200:
+        with suppress(*ResponseError):
+            search = members_of(rendered).get("template_output", Raw(b""))
+            return dumped(strict(bytes(search)) | options)
+    problem = rendered[:300].decode("utf-8", "replace")
+    message = f"the engine does not render the template: {problem}"
+    raise RequestError("value", message)
+
+
+def _lines(
+    searches: Sequence[Search],
+    bodies: Sequence[bytes],
+) -> Iterator[bytes]:
     """Lines of header and search, for a request of several searches."""
     for search, body in zip(searches, bodies, strict=True):
         yield search.header + b"\n"
         yield body + b"\n"
 
 
-def _is_readable(part: SearchResponse | None, asks_for_fields: bool) -> bool:
+def _is_readable(
+    item: SearchResponse | None,
+    asks_for_fields: bool,
+) -> bool:
     """Whether hits can be read; shards without sources may fail if asked for fields."""
-    if part is None or part.hits is None:
+    if item is None or item.hits is None:
         return False
-    return not (asks_for_fields and part.has_failed_shards)
+    return not (asks_for_fields and item.has_failed_shards)
 
 
 # Answers to the caller
@@ -564,11 +633,16 @@ def _with_ext(members: Members, ranked: Ranked) -> Members:
     """Members of a response with those of the ranking in ``ext``."""
     if not ranked.ext:
         return members
-    ext = members_of(members.get("ext", b"{}"))
-    return members | {"ext": encoded({**ext, **ranked.ext})}
+    ext: dict[str, Any] = dict(members_of(members.get("ext", b"{}")))
+    ext.update(ranked.ext)
+    return members | {"ext": encoded(ext)}
 
 
-def _single_answer(exchange: Exchange, page: Page, problem: str) -> Response:
+def _single_answer(
+    exchange: Exchange,
+    page: Page,
+    problem: str,
+) -> Response:
     """The answer to one search."""
     ranked = page.ranked
     reason = ""
@@ -588,12 +662,13 @@ def _joined_answer(
 ) -> Response:
     """The answer to several searches, with an error for each that is refused."""
     remaining = iter(pages)
-    items: list[Any] = []
+    responses: list[bytes | Raw] = []
     for search in searches:
         if isinstance(search, Search):
-            items.append(next(remaining).content)
+            responses.append(next(remaining).content)
         else:
-            items.append(encoded(EngineErrors().explain(search, "")))
+            problem_of_search = EngineErrors().explain(search, "")
+            responses.append(encoded(problem_of_search))
     reasons = [
         search.reason or problem
         for search, page in zip(exchange.searches, pages, strict=True)
@@ -604,12 +679,14 @@ def _joined_answer(
         total = len(exchange.searches)
         summary = f"{len(reasons)} of {total} searches: {reasons[0]}"
     members = members_of(bytes(exchange.response.body))
-    content = encoded(members | {"responses": encoded(items)})
+    content = encoded(members | {"responses": encoded(responses)})
     return _answer(exchange.response, content, summary)
 
 
 def _answer(
-    response: Response, content: bytes | Raw, reason: str | None = None
+    response: Response,
+    content: bytes | Raw,
+    reason: str | None = None,
 ) -> Response:
     """A response with another body.
 
@@ -624,7 +701,10 @@ def _answer(
     return response
 
 
-def _written(response: Response, call: EngineRequest) -> Response:
+def _written(
+    response: Response,
+    call: EngineRequest,
+) -> Response:
     """The response in the form that the caller wants: pretty, or YAML.
 
     JSON in many lines is YAML, too.

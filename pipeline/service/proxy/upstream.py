@@ -18,7 +18,7 @@ from tweetrerank.pipeline.service.service_errors import RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
-TIMEOUT = 60.0  # Seconds for a response, unless the client says how long it waits
+TIMEOUT = 60.0  # Seconds for a response, without a deadline of the client
 LARGEST = 32_000_000  # Bytes of a response
 HELD = 4 * LARGEST  # Bytes of all responses in memory
 _HEADER = 65_536  # Bytes of a header; answers with many nodes have long ones
@@ -110,10 +110,12 @@ class Upstream:
         """The response of a node."""
         query = urlencode(request.parameters)
         target = f"{url}{request.path}?{query}".rstrip("?")
+        headers = passed(request.headers)
+        headers.append(("accept-encoding", encoding_of(url)))
         async with self._open_session().request(
             request.method,
             URL(target, encoded=True),
-            headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
+            headers=headers,
             data=request.body or None,
             timeout=aiohttp.ClientTimeout(None, sock_connect=CONNECTING),
             allow_redirects=False,
@@ -129,7 +131,9 @@ class Upstream:
         return answer
 
     async def _read(
-        self, response: aiohttp.ClientResponse, request: EngineRequest
+        self,
+        response: aiohttp.ClientResponse,
+        request: EngineRequest,
     ) -> bytes:
         """The body of a response, up to a limit for it and for all responses."""
         content = bytearray()
