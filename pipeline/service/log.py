@@ -196,7 +196,7 @@ def _read_key(folder: Path) -> bytes:
     if not path.exists():
         if any(folder.glob("searches-*")):
             LOG.warning(
-                "%s: lost, and made anew; events of old searches are refused", path
+                "%s: a lost key is replaced; events of old searches are refused", path
             )
         write_bytes(path, os.urandom(_KEY_BYTES))
     path.chmod(0o600)

@@ -918,6 +918,7 @@ def test_candidates_that_are_refused(
 @pytest.fixture
 def small_responses(monkeypatch: Patch) -> None:
     monkeypatch.setattr(upstream, "LARGEST", 10_000)
+    monkeypatch.setattr(upstream, "HELD", 100_000)
 
 
 @pytest.mark.usefixtures("small_responses")
