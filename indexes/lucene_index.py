@@ -21,6 +21,7 @@ from tweetrerank.indexes.lucene_ranker import CONTENTS, ID, PLACE, Ranker
 from tweetrerank.indexes.manifest import (
     IndexManifest,
     Source,
+    build_call,
     check_replaceable,
     software_versions,
 )
@@ -54,7 +55,7 @@ def build(
     directory = Path(directory)
     check_replaceable(directory)
     descriptions = tuple(Source.read(Path(source)) for source in sources)
-    rebuild = rebuild or f"indexes.build(posts, {str(directory.absolute())!r})"
+    rebuild = rebuild or build_call(directory.absolute())
     start(sum(source.size for source in descriptions) >= _LARGE_BYTES)
     posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
@@ -332,12 +333,10 @@ def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topi
     checked = [topics] if isinstance(topics, Topic) else list(topics)
     if not all(_is_topic(topic) for topic in checked):
         raise DataError(
-            f"topics: found {checked[:1]!r}, expected a list of indexes.Topic"
+            f"topics: found {checked[:1]!r}, expected a list of tweetrerank.Topic"
         )
     if not isinstance(method, tuple(METHODS.values())):
-        raise DataError(
-            f"method: found {method!r}, expected one such as indexes.BM25()"
-        )
+        raise DataError(f"method: found {method!r}, expected one such as BM25()")
     if isinstance(hits, bool) or not isinstance(hits, int) or hits < 1:
         raise DataError(f"hits: found {hits!r}, expected a whole number of at least 1")
     return checked

@@ -124,7 +124,7 @@ class IndexManifest:
                 problem = "a folder that is not an index"
             raise DataError(
                 f"{directory}: found {problem}, expected an index; build one with "
-                f"`indexes.build(posts, {str(directory)!r})`"
+                f"`{build_call(directory)}`"
             )
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
@@ -198,6 +198,11 @@ class IndexManifest:
             f"{directory}: this index cannot be used: {problem}; build it again with\n"
             f"  {self.rebuild}"
         )
+
+
+def build_call(directory: Path) -> str:
+    """Return the Python call that builds an index in a folder, for messages."""
+    return f"tweetrerank.indexes.lucene_index.build(posts, {str(directory)!r})"
 
 
 def json_sha256(fields: Mapping[str, Any]) -> str:
