@@ -146,7 +146,7 @@ def _start(is_long: bool) -> Any:
             raise DataError(
                 f"Java at {os.environ.get('JAVA_HOME')} does not start, or not with "
                 f"Anserini: {' '.join(str(error).split())}. If this program imports "
-                "jnius or pyserini itself, call tweetrerank.indexes.jvm.start() before that"
+                "jnius or pyserini itself, call tweetrerank.indexes.jvm.start() before"
             ) from error
 
 
