@@ -129,7 +129,7 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
 def test_other_folders_are_not_opened(tmp_path: Path) -> None:
     problem = "found no such folder, expected an index; build one"
     assert_refused(problem, tmp_path / "none")
-    problem = r"found a folder that is not an index.*`tweetrerank.indexes.lucene_index.bu"
+    problem = r"found a folder that is not an index.*lucene_index\.build\(posts"
     assert_refused(problem, tmp_path)
 
 
