@@ -95,7 +95,7 @@ def _usable(model: str, name: str, collection: str, is_adapted: bool) -> Path | 
 
 
 def _check_not_adapted(model: str, collection: str) -> None:
-    """Raise RerankerError if a model was trained here but its word vectors are missing."""
+    """Raise RerankerError if a model was trained here but lacks its word vectors."""
     root = models_directory() / "checkpoints" / model
     folder = root / f"{collection}{ADAPTED_SUFFIX}"
     if folder.is_dir():

@@ -353,7 +353,10 @@ class Ranker:
 
 
 def _require_positive(name: str, value: object) -> int:
-    """Return ``value`` as an integer. Raise UsageError if it is not a positive integer."""
+    """Return ``value`` as an int, or raise UsageError if it is below 1.
+
+    A value that is not a whole number raises UsageError, too.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise UsageError(
             f"`{name}`: found {value!r}, expected a whole number of at least 1"

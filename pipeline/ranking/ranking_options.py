@@ -97,7 +97,7 @@ _ADDRESS_FIELDS = {
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:
-    """Return the given fields of the address of a search engine. Leave out the others."""
+    """Return the fields of a search engine's address that the options give."""
     fields = {}
     for option_name, name in _ADDRESS_FIELDS.items():
         value = getattr(options, option_name, None)

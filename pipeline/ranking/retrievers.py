@@ -77,7 +77,7 @@ class Candidates:
         return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
 
     def keys(self) -> list[tuple[str, str]]:
-        """Return (query_id, doc_id) of each candidate, in the order of :meth:`pairs`."""
+        """Return (query_id, doc_id) of each candidate, ordered as :meth:`pairs`."""
         keys = []
         for topic in self.topics:
             query_id = topic.query_id
@@ -389,7 +389,7 @@ def _with_posts(run: Run, posts: Mapping[str, Post]) -> Run:
 
 @dataclass(frozen=True)
 class GivenRetriever:
-    """Takes the candidates that come with a collection's topics. They have no scores."""
+    """Takes the candidates, without scores, that come with a collection's topics."""
 
     collection: Collection
     name: str = "given, by id"

@@ -1,7 +1,7 @@
 """Losses over lists of scores.
 
-A loss reads scores [lists, candidates] (logits), in each list a topic's positives
-before its negatives, and the number of positives. It is a mean.
+A loss takes scores [lists, candidates], which are logits, and the number of positives.
+Each list holds a topic's positives before its negatives. The result is a mean.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,10 @@ def pairwise(scores: Tensor, positives: int) -> Tensor:
 
 
 def listwise(scores: Tensor, positives: int) -> Tensor:
-    """Cross-entropy of each positive among its topic's negatives.
+    """Return the cross-entropy of each positive among its topic's negatives.
 
-    Cao et al. (2007), top one. The sum of a positive omits the other positives.
+    It is the top-one loss of Cao et al. (2007), but the sum for a positive omits the
+    other positives.
     """
     relevant = scores[:, :positives]
     negatives = torch.logsumexp(
