@@ -176,7 +176,10 @@ def _encoded(
     times: npt.NDArray[np.int64],
     progress: Callable[[int], Any],
 ) -> Encodings:
-    """Return encodings [N, E] of unit length. Progress counts each text ``times`` [N]."""
+    """Return encodings [N, E] of unit length.
+
+    The progress counts each text ``times`` [N], once for each of its equals.
+    """
     encodings = np.zeros((len(texts), teacher.dimension), dtype=np.float16)
     by_length = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     for start in range(0, len(texts), CHUNK):

@@ -18,7 +18,7 @@ _SAME = 9
 
 
 class Change(NamedTuple):
-    """Means of a measure over topics before and after reranking, and p of the t-test."""
+    """Means of a measure before and after reranking, and p of the t-test."""
 
     before: float
     after: float
@@ -165,7 +165,10 @@ def _run_cells(row: Row) -> list[str]:
 def _average_cells(
     title: str, rows: Sequence[Row], measures: Sequence[str]
 ) -> list[str]:
-    """Return the cells of average changes. Runs with 0 before reranking are left out."""
+    """Return the cells of average changes.
+
+    Runs with 0 before reranking are left out, because their change in % is undefined.
+    """
     cells = [title]
     for measure in measures:
         percents = [row.changes[measure].percent for row in rows]

@@ -36,7 +36,7 @@ gain in words (``movement``)."""
 
 @dataclass(frozen=True)
 class ExplainedTopic:
-    """The reranked candidates of one topic, and reasons for the ranks of some of them."""
+    """The reranked candidates of one topic, and reasons for some of their ranks."""
 
     collection: str  # Name of the topic's collection, or ""
     topic: Topic

@@ -257,7 +257,7 @@ def _without(run: Run, excluded: Run) -> Run:
 
 @dataclass(frozen=True)
 class Fusion(Ranker):
-    """A ranker that applies a trained fusion to several rankers' candidates and scores."""
+    """A ranker that applies a trained fusion to several rankers' scores."""
 
     retriever: UnionRetriever
     model: Model

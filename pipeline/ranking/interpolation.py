@@ -69,7 +69,7 @@ class Tuning:
         return f"tuned on {', '.join(self.collections)}; {self.path}"
 
     def content(self) -> bytes:
-        """Return the content of the tuning's file: JSON that includes its own SHA-256."""
+        """Return the content of the tuning's file, JSON with its own SHA-256."""
         fields = dataclasses.asdict(self)
         del fields["path"]
         fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}

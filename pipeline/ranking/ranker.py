@@ -169,7 +169,7 @@ class Ranking(NamedTuple):
         return pandas.DataFrame(rows, columns=columns)
 
     def _topic_record(self, topic: Topic) -> TopicRecord:
-        """Return a topic, the posts of the last stage, and their places in all stages."""
+        """Return a topic with the last stage's posts and their places in all stages."""
         stage_places = {
             name: places(run.get(topic.query_id, {}))
             for name, run in self.stages.items()

@@ -56,7 +56,7 @@ class MemoryRetriever:
         )
 
     def _results(self, topic: Topic, hits: int) -> dict[str, float]:
-        """Return doc_id -> score of the best ``hits`` posts of one topic, best first."""
+        """Return doc_id -> score of a topic's best ``hits`` posts, best first."""
         scores = self.scores(topic)  # [N]
         if topic.max_doc_id is not None:
             latest = int(topic.max_doc_id)

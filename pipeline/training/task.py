@@ -57,7 +57,7 @@ from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 
 
 class _Material(NamedTuple):
-    """Configuration and data of a training. The fields are explained in :class:`Plan`."""
+    """Configuration and data of a training. For the fields see :class:`Plan`."""
 
     configuration: str | None
     config: Any
@@ -226,7 +226,7 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Materi
 def _of_own_lists(
     options: Options, own: Collection, reads: Reads, configuration: str, config: Any
 ) -> _Material:
-    """Return the lists of a user's collection, the baseline, and the trees to extend."""
+    """Return lists of a user's collection, the baseline, and the trees to extend."""
     config = _own_config(options, own, config)
     # This call checks judgments and numbers before the long work.
     baseline = training_set.own_training_set(own)

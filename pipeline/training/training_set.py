@@ -359,7 +359,7 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
 
 
 def _check_numbers(collection: Collection, candidates: Candidates) -> None:
-    """Raise DataError if the collection names a field of numbers that no candidate has."""
+    """Raise DataError if a named field of numbers is missing in all candidates."""
     if not collection.signals:
         return
     signals = candidates.pairs().signals

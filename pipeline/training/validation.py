@@ -84,7 +84,10 @@ def _by_development(
 
 
 def _by_folds(plan: Plan, record: Mapping[str, Any], fit: Fit) -> Outcome:
-    """Train without each fold of topics, and if there are several, then on all topics."""
+    """Train without each fold of topics, and then on all topics.
+
+    With a single fold, there is no training on all topics.
+    """
     data = plan.data.training
     settings = plan.settings
     run: Run = {}

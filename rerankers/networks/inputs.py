@@ -143,7 +143,7 @@ class TextEncoder:
 
 @dataclass
 class Tokenized:
-    """P pairs as a model reads them: the token identifiers of each input, and priors."""
+    """P pairs as a model reads them: the identifiers of each input, and priors."""
 
     queries: dict[str, TokenIds]
     posts: dict[str, TokenIds]
@@ -206,7 +206,10 @@ class Tokenized:
         rows: Rows,
         device: torch.device,
     ) -> tuple[Inputs, Inputs, torch.Tensor, torch.Tensor | None]:
-        """Arguments of :meth:`Reranker.interactions` for the pairs ``rows`` [B]."""
+        """Return the arguments of :meth:`Reranker.interactions` for some pairs.
+
+        ``rows`` [B] are the rows of the pairs.
+        """
         queries, query_of_post = np.unique(self.query_index[rows], return_inverse=True)
         posts = self.post_index[rows]
         prior: torch.Tensor | None = None

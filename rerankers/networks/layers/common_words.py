@@ -20,7 +20,10 @@ class StopWords(nn.Module):
         self.is_stop = nn.Buffer(torch.from_numpy(is_stop), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """1.0 where ``ids``, of any shape, are terms but not stop words."""
+        """Return 1.0 where ``ids`` are terms but not stop words, and 0.0 elsewhere.
+
+        ``ids`` may have any shape.
+        """
         count = len(self.is_stop)
         is_stop = self.is_stop[ids.clamp(max=count - 1)] & (ids < count)
         return (ids.ne(0) & ~is_stop).float()

@@ -43,7 +43,7 @@ class MaskedConvolution(Convolution):
         self.bias = nn.Parameter(torch.zeros(filters))
 
     def forward(self, terms: Tensor, mask: Tensor) -> Tensor:
-        """Convolve ``terms`` [B, L, E] with ``mask`` [B, L, 1]: [B, L, F]."""
+        """Convolve ``terms`` [B, L, E] with ``mask`` [B, L, 1] into [B, L, F]."""
         padded = pad_after(terms, self.width - 1)
         packed = self.of_packed(padded.flatten(0, 1))
         hidden = packed.unflatten(0, padded.shape[:2])
@@ -68,16 +68,17 @@ class MaskedConvolution(Convolution):
 
 
 class ConvolutionTower(nn.Module):
-    """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
+    """Term vectors, and the convolutions that are stacked on them.
 
-    All texts of a batch are computed as one long text, with padding between them.
+    Source: Rao et al. (2019), section 3.2. All texts of a batch are computed as one
+    long text, with padding between the texts.
 
-    If a tower ``reads_padding``, identifier 0 is a term like any other. No span begins
-    before its position, so all padded positions of a text have the same vectors (they
-    differ only by dropout), and only the first of them is computed.
+    If a tower ``reads_padding``, identifier 0 is a term like any other. A span never
+    begins before its position. All padded positions of a text therefore have the same
+    vectors, except for dropout, and only the first of them is computed.
 
-    ``dropout`` is the share of dimensions dropped in training: of all term vectors of
-    a text, and of the outputs of each convolution.
+    ``dropout`` is the share of dimensions that are dropped in training. It applies to
+    all term vectors of a text, and to the outputs of each convolution.
     """
 
     def __init__(
@@ -102,11 +103,12 @@ class ConvolutionTower(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> list[Tensor]:
-        """Vectors of texts [B, L] at every depth, from terms to the longest phrases.
+        """Return the vectors of texts [B, L] at every depth.
 
-        The result has depth + 1 tensors [B, L, ·], 0 for padding. A tower that reads
-        padding returns [B, L + 1, ·]; the first position after a text then stands for
-        all padded positions.
+        The depths go from terms to the longest phrases. The result has depth + 1
+        tensors [B, L, ·], which are 0 for padding. A tower that reads padding returns
+        [B, L + 1, ·], where the first position after a text stands for all padded
+        positions.
         """
         dropout = self.dropout if self.training else 0.0
         padded = F.pad(ids, (0, self._gap()))
@@ -132,7 +134,10 @@ class ConvolutionTower(nn.Module):
         return list(self.convolutions)  # type: ignore[arg-type]
 
     def _gap(self) -> int:
-        """Positions of padding between texts, so that no span reads two of them."""
+        """Return the number of padded positions between texts.
+
+        It is large enough that no span reads two texts.
+        """
         margins = [layer.width - 1 for layer in self._layers()]
         if self.reads_padding:
             # Each convolution leaves fewer positions that do not read another text.
@@ -162,7 +167,10 @@ class WideConvolution(Convolution):
 
 
 def square_convolution(before: int, after: int, width: int) -> nn.Conv2d:
-    """Convolution of ``width`` × ``width``, initialised for a ReLU (He et al. 2015)."""
+    """Return a ``width`` × ``width`` convolution for a ReLU.
+
+    Its weights are initialised as in He et al. (2015).
+    """
     layer = nn.Conv2d(
         before,
         after,

@@ -18,7 +18,10 @@ def perceptron(
     outputs: int,
     dropout: float,
 ) -> nn.Sequential:
-    """Two linear layers with a ReLU between them (Rao et al. 2019, section 3.4)."""
+    """Return two linear layers with a ReLU between them.
+
+    Source: Rao et al. (2019), section 3.4.
+    """
     return nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.ReLU(),

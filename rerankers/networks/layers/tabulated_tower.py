@@ -38,10 +38,11 @@ class SpanValues(NamedTuple):
 
 
 def distinct_spans(texts: Ragged, numbers: Rows, width: int) -> Spans:
-    """Distinct spans of ``width`` positions that start at the T positions of texts.
+    """Return the distinct spans of ``width`` positions of texts.
 
-    ``numbers`` [T] are a number above 0 for each position, 0 beyond a text's end. Rows
-    are those of a table with a row for each offset of each number.
+    There is a span from each of the T positions. ``numbers`` [T] holds a number above 0
+    for each position. Positions beyond the end of a text have the number 0. The rows of
+    the result are those of a table that has a row for each offset of each number.
     """
     columns = [numbers]
     for shift in range(1, width):
@@ -125,10 +126,10 @@ class TabulatedTower:
         query: Tensor,
         weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Similarities [U, Lq] of spans with the query [F, Lq], and the next table.
+        """Return (similarities [U, Lq], next table) of spans.
 
-        ``weights`` are those of the next layer; None for the last layer. Some spans at
-        a time pass through all steps.
+        The similarities are with the ``query`` [F, Lq]. ``weights`` are those of the
+        next layer, or None for the last layer. Spans pass through all steps in blocks.
         """
         rows = torch.from_numpy(spans.rows)
         table = table.view(-1, len(layer.bias))
@@ -164,6 +165,6 @@ class TabulatedTower:
 
 
 def _by_offset(layer: MaskedConvolution) -> Tensor:
-    """Weights [E, width · F], those of each offset side by side."""
+    """Return the weights as [E, width · F], with each offset's side by side."""
     weight = layer.weight.unflatten(0, (layer.width, -1))  # [width, E, F]
     return weight.permute(1, 0, 2).flatten(1).contiguous()

@@ -123,10 +123,10 @@ class FrozenVectors(nn.Module):
 
 
 class TrainedVectors(nn.Embedding):
-    """Trained vectors of padding, of V terms with vectors, and of ``new`` terms.
+    """Trained vectors for padding, for V known terms, and for ``new`` terms.
 
-    Vectors of terms start at ``known`` [V, E], those of new terms in U[low, high]. The
-    vector of padding is 0, and stays 0 unless ``padding`` is true.
+    The vectors of known terms start as ``known`` [V, E], and those of new terms in
+    U[low, high]. The vector of padding is 0, and stays 0 unless ``padding`` is true.
     """
 
     def __init__(

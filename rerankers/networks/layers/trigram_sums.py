@@ -56,10 +56,11 @@ class TrigramSums(nn.Module):
         )
 
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum over each word of texts: trigrams ``ids`` [B, L] to [B, W, K].
+        """Return (sums [B, W, K], mask [B, W]) over each word of texts.
 
-        Also returns the mask of words [B, W]. W is the number of words of the longest
-        text, at least 1; on a GPU, which should not wait for it, its upper limit L.
+        ``ids`` [B, L] are trigrams. W is the number of words of the longest text, but
+        at least 1. On a GPU, W is its upper limit L, because the GPU should not wait
+        for the number.
         """
         # Only the first trigram of a word begins with # (class 0).
         starts = (ids > 0) & (ids <= TRIGRAM_CLASSES**2)

@@ -39,7 +39,7 @@ Progress = Callable[[int, int, str], object]
 
 @dataclass
 class History:
-    """Training so far."""
+    """The course of a training so far."""
 
     epochs: list[dict[str, float]] = field(default_factory=list)
     """The figures of each epoch."""
@@ -113,7 +113,7 @@ def _train_epochs(
     validator: Validator | None,
     history: History,
 ) -> None:
-    """Train until the last epoch or until patience ends, and restore the best epoch."""
+    """Train until the last epoch or the end of patience, and restore the best one."""
     model = trainer.model
     settings = trainer.settings
     best_weights = deepcopy(model.state_dict())
@@ -183,7 +183,10 @@ class Trainer:
         return float(np.mean(losses))
 
     def _learning_rate(self, steps_before: int, setbacks: int) -> float:
-        """Learning rate of a step after ``steps_before`` steps of all epochs."""
+        """Return the learning rate of a step.
+
+        ``steps_before`` counts the steps before it, over all epochs.
+        """
         settings = self.settings
         share = 1.0
         if settings.schedule == "linear":

@@ -14,14 +14,20 @@ Loss = Callable[[Tensor, int], Tensor]
 
 
 def pointwise(scores: Tensor, positives: int) -> Tensor:
-    """Negative log likelihood of each pair's label (Rao et al. 2019, section 3.4)."""
+    """Return the negative log likelihood of each pair's label.
+
+    Source: Rao et al. (2019), section 3.4.
+    """
     labels = torch.zeros_like(scores)
     labels[:, :positives] = 1.0
     return F.binary_cross_entropy_with_logits(scores, labels)
 
 
 def pairwise(scores: Tensor, positives: int) -> Tensor:
-    """Hinge loss of each positive against each negative: Rao et al. (2016), 3.1."""
+    """Return the hinge loss of each positive against each negative.
+
+    Source: Rao et al. (2016), section 3.1.
+    """
     # [lists, positives, negatives]
     differences = scores[:, :positives, None] - scores[:, None, positives:]
     return F.relu(1.0 - differences).mean()

@@ -75,7 +75,10 @@ class BatchSampler:
         return lists, settings.positives
 
     def _draw_pairs(self, step: int) -> tuple[Rows, int]:
-        """One list with the next pairs of a shuffled pass."""
+        """Return one list with the next pairs of a shuffled pass.
+
+        Return its number of positives, too.
+        """
         relevant = self.examples.relevant
         rows = self._shuffled(step, len(relevant), self._settings.batch_pairs)
         is_relevant = relevant[rows]
@@ -121,7 +124,10 @@ class BatchSampler:
         count: int,
         size: int,
     ) -> Rows:
-        """Numbers [size] of one step of shuffled passes over ``count`` numbers."""
+        """Return the numbers [size] of one step of shuffled passes.
+
+        Each pass is over ``count`` numbers.
+        """
         first_pass, start = divmod(step * size, count)
         end = start + size
         passes = []
