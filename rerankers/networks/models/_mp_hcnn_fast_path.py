@@ -50,7 +50,7 @@ class FastPath(Tokenized):
             self.towers[name] = TabulatedTower(model.towers[name], ids, is_cosine)
 
     def interactions_of(self, model: Any, rows: Rows) -> Interactions:
-        """Interactions of the pairs ``rows`` [P] of one query."""
+        """Return the interactions of the pairs ``rows`` [P] of one query."""
         posts = self.post_index[rows]
         query_row = self.query_index[rows[:1]]
         terms = {}

@@ -156,7 +156,10 @@ def _without_matches(
     texts: Sequence[str],
     urls: Sequence[str],
 ) -> list[PairMatches]:
-    """Words and places of a query and of each post; matches are to be added."""
+    """Return the words and places of a query and of each post.
+
+    The matches are to be added.
+    """
     query_words = reading.words(query)[: model.config.query_words]
     weights = encoder.idf.weights(query_words, model.idf != "relative")
     pairs = []

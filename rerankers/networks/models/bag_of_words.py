@@ -13,9 +13,10 @@ combines it with the number of common words and their IDF.
 
 Choices where the paper is silent:
 
-* Means are taken over words that are not stop words. * Distinct words are counted,
-including stop words. * Each unknown word has its own vector. In the paper all of them
-share one. * The learning rate is fixed. The paper searches a grid.
+* Means are taken over words that are not stop words.
+* Distinct words are counted, including stop words.
+* Each unknown word has its own vector. In the paper all of them share one.
+* The learning rate is fixed. The paper searches a grid.
 """
 
 from abc import abstractmethod
@@ -84,7 +85,10 @@ class Bilinear(Reranker):
 
     @abstractmethod
     def compose(self, ids: Tensor) -> Tensor:
-        """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
+        """Return vectors [B, E] of texts from the identifiers of their words.
+
+        ``ids`` are [B, L].
+        """
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Compose B texts."""

@@ -23,11 +23,10 @@ Deviations, and choices where the paper is silent:
   of each of 50 feature maps, and a fully connected layer with tanh maps these 200
   values to n_s = 50.
 * If a text has fewer values than the pooling keeps, zeros are added after the tanh. The
-vector of
-  a text without words is tanh(bias) of the last layer.
+  vector of a text without words is tanh(bias) of the last layer.
 * If values are equal, the earlier ones are kept. This determines their order.
 * The paper calls CNTN-I a cosine, which M = I gives for vectors of length 1. So only
-CNTN-I normalises v_q and v_a. u, which is not mentioned there, is a scale with
+  CNTN-I normalises v_q and v_a. u, which is not mentioned there, is a scale with
   initial value 1.
 * CNTN-III ranks answers in the same order for every question, since tanh is monotonic
   and V_a v_a does not depend on the question. It is included for comparison.

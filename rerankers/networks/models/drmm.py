@@ -107,7 +107,7 @@ class Model(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Histograms [P, Lq, bins]; and mask and IDF of each word [P, Lq, 2]."""
+        """Return histograms [P, Lq, bins], and the words' mask and IDF [P, Lq, 2]."""
         query_vectors = queries.vectors[query_of_post]
         query_ids = queries.words.ids[query_of_post]
         query_mask = queries.words.mask[query_of_post]  # [P, Lq]

@@ -24,7 +24,7 @@ Two named configurations:
 Deviations, and choices where the paper is silent:
 
 * Query and post share all weights. The paper's formulas have one set of weights, while
-Microsoft's later code has two networks. With shared weights, the initial cosine is
+  Microsoft's later code has two networks. With shared weights, the initial cosine is
   one of common trigrams, also for words outside of the training topics; two networks
   would have to learn it word by word.
 * γ = 10, as in that code. The paper tunes it on held-out data.
@@ -85,7 +85,10 @@ class SemanticModel(Reranker):
         self.tower = self.network(config)
 
     def encode(self, inputs: Inputs, side: str) -> Tensor:
-        """Semantic vectors [B, K] of length 1; 0 for a text without trigrams."""
+        """Return semantic vectors [B, K] of length 1.
+
+        They are 0 for a text without trigrams.
+        """
         ids = inputs[TRIGRAMS].ids
         has_trigrams = ids.ne(0).any(dim=1, keepdim=True)
         return unit_length(self.tower(ids)) * has_trigrams

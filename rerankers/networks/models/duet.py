@@ -29,8 +29,8 @@ Deviations, and choices where the paper is silent:
   padded to fixed sizes, with zeros after every layer: padding never changes a score.
   Words beyond these sizes are ignored.
 * In the paper every span lies inside the text. Here a span needs only one word in the
-text, because two zero vectors are added on either side. So texts of one or two words
-also have spans.
+  text, because two zero vectors are added on either side. So texts of one or two words
+  also have spans.
 * A trigram has a vector of ``trigram_size`` dimensions, where the paper's filters read
   counts: with 64,000 trigrams, each word of a filter would need as many weights.
 * The last layers of both networks are one layer, since their scores are added.
@@ -147,7 +147,10 @@ class Model(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Filters over exact matches [P, Lq, C], and region products [P, R, F]."""
+        """Return filters over exact matches, and products of regions.
+
+        They are [P, Lq, C] and [P, R, F].
+        """
         query_ids = queries.words.ids[query_of_post]
         exact = query_ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
         mask = queries.words.mask[query_of_post].unsqueeze(2)  # [P, Lq, 1]
