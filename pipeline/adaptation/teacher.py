@@ -176,9 +176,10 @@ def _encoded(
     times: npt.NDArray[np.int64],
     progress: Callable[[int], Any],
 ) -> Encodings:
-    """Return encodings [N, E] of unit length.
+    """Return encodings [N, E] of unit length for distinct texts.
 
-    The progress counts each text ``times`` [N], once for each of its equals.
+    ``times`` [N] is the number of posts with each text. The progress counts each text
+    as many times.
     """
     encodings = np.zeros((len(texts), teacher.dimension), dtype=np.float16)
     by_length = sorted(range(len(texts)), key=lambda row: len(texts[row]))

@@ -219,7 +219,7 @@ class RankerSpecification:
         return Fusion(union, model, self.collection, first_stage)
 
     def _load(self, name: str) -> Model:
-        """Load the model for the collection."""
+        """Load the model of this name for the collection."""
         return load_model(
             name,
             self.collection,

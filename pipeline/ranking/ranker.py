@@ -353,9 +353,9 @@ class Ranker:
 
 
 def _require_positive(name: str, value: object) -> int:
-    """Return ``value`` as an int, or raise UsageError if it is below 1.
+    """Return ``value`` as an int.
 
-    A value that is not a whole number raises UsageError, too.
+    Raises UsageError if it is not a whole number of at least 1.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise UsageError(

@@ -265,7 +265,7 @@ class Retriever(Protocol):
 def without_own_ids(run: Run) -> Run:
     """Return a run without results that have the same id as their topic.
 
-    BEIR's evaluation removes them, too. A note reports it once.
+    BEIR's evaluation also removes them. A note reports it once.
     """
     if any(query_id in scores for query_id, scores in run.items()):
         note(

@@ -84,7 +84,10 @@ class JudgedCandidates:
         return rows[np.array(is_trained_on, dtype=np.bool_)]
 
     def run_of(self, rows: Rows, scores: npt.NDArray[np.float32]) -> Run:
-        """Return the scores [B] of the pairs ``rows`` [B] as a run."""
+        """Return the scores [B] of the pairs ``rows`` [B] as a run.
+
+        Topics without any of these pairs are left out.
+        """
         keys = self.candidates.keys()
         run: Run = {}
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):

@@ -2,11 +2,15 @@
 
 All shape comments of this package use these dimensions:
 
-====  ====================================================================== Q
-queries D     posts P     (query, post) pairs L     length of a text in terms (words or
-trigrams); Lq of a query, Ld of a post E     dimensions of a term vector F
-convolutional filters K     features or dimensions of a representation ====
-======================================================================
+====  ======================================================================
+Q     queries
+D     posts
+P     (query, post) pairs
+L     length of a text in terms (words or trigrams); Lq of a query, Ld of a post
+E     dimensions of a term vector
+F     convolutional filters
+K     features or dimensions of a representation
+====  ======================================================================
 """
 
 from abc import ABC, abstractmethod

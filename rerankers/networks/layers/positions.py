@@ -6,12 +6,18 @@ from torch import Tensor
 
 
 def pad_after(values: Tensor, count: int) -> Tensor:
-    """Add ``count`` zero positions after each text: [B, L, K] to [B, L + count, K]."""
+    """Add ``count`` zero positions after each text.
+
+    ``values`` [B, L, K] become [B, L + count, K].
+    """
     return F.pad(values, (0, 0, 0, count))
 
 
 def pad_before(values: Tensor, count: int) -> Tensor:
-    """Add ``count`` zero positions before each text: [B, L, K] to [B, L + count, K]."""
+    """Add ``count`` zero positions before each text.
+
+    ``values`` [B, L, K] become [B, L + count, K].
+    """
     return F.pad(values, (0, 0, count, 0))
 
 

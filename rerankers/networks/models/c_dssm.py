@@ -60,7 +60,10 @@ class Config(Checked):
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Spans of words, max pooling, semantic layer (CIKM 2014, sections 3.2 to 3.5)."""
+    """The network of spans of words, max pooling, and a semantic layer.
+
+    Source: CIKM 2014, sections 3.2 to 3.5.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()

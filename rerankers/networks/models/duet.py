@@ -213,6 +213,9 @@ class TextNetwork(nn.Module):
 
 
 def flattened(places: Tensor, most: int) -> Tensor:
-    """Pad ``places`` [P, L, K] to ``most`` positions, and flatten: [P, most · K]."""
+    """Pad ``places`` [P, L, K] to ``most`` positions, and flatten them.
+
+    The result is [P, most · K].
+    """
     missing = most - places.shape[1]
     return pad_after(places, missing).flatten(1)

@@ -703,7 +703,10 @@ class Model(Reranker):
         return torch.stack(shifted).sum(dim=0).clamp_max(RAREST)
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """Features of all perspectives, concatenated (section 3.4): [P, K]."""
+        """Return the features [P, K] of all perspectives, concatenated.
+
+        Source: section 3.4.
+        """
         evidence = []
         for name, perspective in self.perspectives.items():
             features = interactions[name]

@@ -87,7 +87,7 @@ class Config(Checked):
     focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
     hidden: int = 128  # Units of the fully connected layer (paper: 128)
     activation: str = one_of("relu", "tanh")
-    """Activation of the hidden layer (CIKM 2016, section 4: tanh)."""
+    """Activation function of the hidden layer (CIKM 2016, section 4: tanh)."""
     dropout: float = 0.2  # Share of hidden units dropped in training (CIKM 2016: 0.5)
 
     def channels(self) -> list[int]:
@@ -218,7 +218,7 @@ def backwards(ids: Tensor) -> Tensor:
 
 
 class Comparison(NamedTuple):
-    """Products of one kind of states of two texts."""
+    """Products of one kind of LSTM states of two texts."""
 
     dot: Tensor  # [P, Lq, Ld]
     squared_distance: Tensor  # [P, Lq, Ld]

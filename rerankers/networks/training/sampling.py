@@ -75,9 +75,9 @@ class BatchSampler:
         return lists, settings.positives
 
     def _draw_pairs(self, step: int) -> tuple[Rows, int]:
-        """Return one list with the next pairs of a shuffled pass.
+        """Return (rows of one list, number of its positives).
 
-        Return its number of positives, too.
+        The list has the next pairs of a shuffled pass.
         """
         relevant = self.examples.relevant
         rows = self._shuffled(step, len(relevant), self._settings.batch_pairs)

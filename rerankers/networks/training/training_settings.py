@@ -11,7 +11,8 @@ class Settings(Checked):
     """How to train a model. Each model declares its own defaults."""
 
     loss: str = one_of("listwise", "pairwise", "pointwise")
-    """``listwise``, ``pairwise`` (hinge, margin 1) or ``pointwise`` (cross-entropy)."""
+    """Loss: ``listwise``, ``pairwise`` (hinge with margin 1) or ``pointwise``
+    (cross-entropy)."""
     optimizer: str = one_of(
         "adamw",
         "adadelta",
