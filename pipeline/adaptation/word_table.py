@@ -35,8 +35,8 @@ FEW_POSTS = 20_000
 """Up to this number of posts, every word gets a vector. With more posts, only words
 that occur in two posts or more get one."""
 
-HELD_OUT = 500  # Posts that a check holds out at most; of few posts, a tenth
-COMPARED = 1000  # Posts that a check ranks for each held-out post at most
+HELD_OUT = 500  # Posts held out by a check: a tenth, at most this many
+COMPARED = 1000  # At most this many posts are ranked for each held-out post
 
 
 def fit(

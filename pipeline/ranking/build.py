@@ -397,9 +397,10 @@ class Source(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Hash of everything that determines the scores.
+        """Hash of all files that determine the scores.
 
-        Raises RerankerError if a file cannot be read.
+        These are the checkpoint, the collection's vectors and word frequencies, and the
+        λ. Raises RerankerError if a file cannot be read.
         """
         version = checkpoints.version_of(self.folder)
         paths = [path for path in (self.adapted, self.frequencies) if path]

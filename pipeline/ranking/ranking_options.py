@@ -93,7 +93,8 @@ _ADDRESS_FIELDS = {
     "id_field": "id_field",
     "query": "query",
 }
-"""Option -> field of :class:`tweetrerank.indexes.engines.address.EngineAddress`."""
+"""Name of an option -> name of the field of
+:class:`tweetrerank.indexes.engines.address.EngineAddress` that it sets."""
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:

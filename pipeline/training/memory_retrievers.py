@@ -26,8 +26,7 @@ Floats = npt.NDArray[np.floating]
 Scores = Callable[[Topic], Floats]
 
 ENGINES = BM25(k1=1.2, b=0.75)  # The defaults of Lucene, OpenSearch and Elasticsearch
-# Texts whose vectors are computed together. A limit bounds the number of words in
-# memory
+# Number of texts whose vectors are computed together. It bounds the words in memory.
 BLOCK = 4096
 
 

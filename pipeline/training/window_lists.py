@@ -106,7 +106,7 @@ def window_lists(
 
 @dataclass(frozen=True)
 class _Variants:
-    """Adds the candidates of one collection to the training lists, in several forms."""
+    """Adds the candidates of one collection to the training lists in several forms."""
 
     collection: str  # Name of the collection
     lists: TrainingLists

@@ -35,10 +35,11 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
-# Pairs. This keeps two cores busy, and the matrices fit into their caches
+# Number of pairs in a batch. They keep two cores busy, and their matrices fit into the
+# caches.
 BATCH_SIZE = 256
 SHARING = 4  # Factor of the batch size for a fast path, which shares work between pairs
-# Factor of the batch size on a GPU, which needs thousands of pairs to be busy
+# Factor of the batch size on a GPU, which needs thousands of pairs to be busy.
 ON_DEVICE = 16
 
 

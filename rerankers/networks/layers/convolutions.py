@@ -93,7 +93,7 @@ class ConvolutionTower(nn.Module):
     ) -> None:
         super().__init__()
         self.vectors = vectors
-        # Format of convolutions' products in training; or ``bf16``
+        # Number format of products in training: ``fp32`` or ``bf16``
         self.precision = "fp32"
         self.reads_padding = reads_padding
         self.dropout = dropout

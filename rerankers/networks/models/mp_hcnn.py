@@ -43,7 +43,7 @@ Four named configurations:
     * The softmax is over the query's positions.
     * Convolutions and softmax read padding like any other term. It has a trained
       vector, and matches nothing.
-    * IDF weights features of the first two depths only; the IDF of padding is 0.
+    * IDF weights only features of the first two depths. The IDF of padding is 0.
     * Trigram vectors start in U[-.05, .05].
     * A second hidden layer has 50 units.
     * Training is by batches of 64 (128 for 2014), and 15 % of the topics of each year
