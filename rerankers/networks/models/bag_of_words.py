@@ -1,6 +1,6 @@
 """Bag of words: mean word vectors with bilinear matching.
 
-It is the base of both models of this paper.
+The file also has the base class of both models of the paper, :class:`Bilinear`.
 
 Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer
 Sentence Selection*, 2014.

@@ -23,12 +23,13 @@ Two named configurations:
 
 Deviations, and choices where the paper is silent:
 
-* The input of trigrams has no borders between words. They are found by the first
-  trigram of a word, the only one that begins with #. So a text has as many spans as
-  words, each with its word in the middle, as in the paper.
-* Before and after a text are words without trigrams (the paper's <s> has no letters).
+* The input of trigrams has no borders between words. Borders are found by the first
+  trigram of each word, which is the only one that begins with #. So a text has as many
+  spans as words, each with its word in the middle, as in the paper.
+* A text is preceded and followed by a word without trigrams, because the paper's <s>
+  has no letters.
 * As in the paper, the two layers have no biases.
-* Shared weights, γ = 10, initial weights, texts without words, and clicks: see
+* For shared weights, γ = 10, initial weights, texts without words, and clicks, see
   ``dssm.py``.
 """
 

@@ -13,7 +13,7 @@ The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cn
 (r = 1), ``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity)
 and ``cntn_i`` (the same, M = I). Two competitors of section 6.1 differ by one layer
 each: ``cnn_mlp`` scores the sentence vectors by a multi-layer perceptron, which is
-equation 1 with M = 0 and a slice for each hidden unit; ``nbow_mlp`` also replaces the
+equation 1 with M = 0 and a slice for each hidden unit. ``nbow_mlp`` also replaces the
 convolutions by the mean of the word vectors.
 
 Deviations, and choices where the paper is silent:
@@ -30,22 +30,25 @@ Deviations, and choices where the paper is silent:
   initial value 1.
 * CNTN-III ranks answers in the same order for every question, since tanh is monotonic
   and V_a v_a does not depend on the question. It is included for comparison.
-* The perceptron's size is not given: one hidden layer of n_s = 50 units. ``nbow_mlp``
-  has the mean of the word vectors instead of their sum, by which long answers saturate
-  tanh (AP .584 instead of .666 on TrecQA-raw's development part).
+* The size of the perceptron is not given. Here it has one hidden layer of n_s = 50
+  units. ``nbow_mlp`` has the mean of the word vectors instead of their sum, because
+  with a sum long answers saturate tanh (AP .584 instead of .666 on TrecQA-raw's
+  development part).
 * Word vectors are pre-trained and fixed. The paper trains vectors of 25 dimensions on
-  300,000 pairs; a few thousand pairs would overfit them.
-* Weights are initialised by Xavier's uniform distribution, u by 1. With the paper's
-  ±0.01, the sentence vectors after three layers of tanh would be almost zero. The
-  tensor within a tanh does have ±0.01: v_qᵀ M v_a would be so large that tanh
-  saturates, and CNTN-IV not learn (RR among six answers of WikiQA's development part
-  .55, by Xavier's .42; CNTN-V .636 and .635). CNTN-II, without tanh, is better by
-  Xavier's (.66, with ±0.01 .61).
-* The learning rate is 0.003 instead of 0.1: the first step of Adagrad changes every
-  parameter by the whole rate, and from 0.01 on the tanh units saturate, so that all
-  texts have the same vector. L2 is the paper's; the margin γ is not given and set to 1.
-  ``nbow_mlp``, without tanh in its sentence vectors, learns best at 0.03 (RR among six
-  answers of WikiQA's development part .83, at 0.003 .53, at 0.1 .78).
+  300,000 pairs, but a few thousand pairs would overfit them.
+* Weights are initialised by Xavier's uniform distribution, and u by 1. With the paper's
+  ±0.01, the sentence vectors after three layers of tanh would be almost zero. Only a
+  tensor within a tanh starts with ±0.01. Otherwise v_qᵀ M v_a would be so large that
+  tanh saturates and CNTN-IV does not learn: its RR among six answers of WikiQA's
+  development part is .55, but .42 with Xavier's distribution (.636 and .635 for
+  CNTN-V). CNTN-II, which has no tanh, is better with Xavier's distribution (.66 instead
+  of .61).
+* The learning rate is 0.003 instead of 0.1. The first step of Adagrad changes every
+  parameter by the whole rate, and with rates from 0.01 on, the tanh units saturate, so
+  that all texts have the same vector. L2 is that of the paper. The margin γ is not
+  given, and is set to 1. ``nbow_mlp``, which has no tanh in its sentence vectors,
+  learns best at 0.03: its RR among six answers of WikiQA's development part is .83, but
+  .53 at 0.003 and .78 at 0.1.
 """
 
 from collections.abc import Iterator

@@ -23,12 +23,12 @@ Deviations, and choices where the paper is silent:
 
 * The logarithm is of the count plus 1, since empty bins have the count 0.
 * Exact matches are equal word identifiers, not cosines of 1. A word without a
-  pre-trained vector matches itself exactly; its hashed vector has about random cosines
-  with other words.
+  pre-trained vector matches itself exactly. The cosines of its hashed vector with other
+  words are about random.
 * The paper's tanh limits scores to [-1, 1], which only suits its hinge loss of margin
   1. Ours has the same slope at 0 and the limits ±10.
-* IDF is in [0, 1], so the initial weight of the gate is 5, not about 0; with the
-  paper's ln N/n (``idf="classical"``) it is 5/16, for gates that are about the same.
+* IDF is in [0, 1], so the initial weight of the gate is 5 instead of about 0. With the
+  paper's ln N/n (``idf="classical"``) it is 5/16, which gives about the same gates.
 * A query without words scores 0.
 """
 

@@ -12,8 +12,8 @@ Two named configurations:
 
 ``rao2019``
     The paper's 300, 300 and 128 units and one row of weights for each of the 64,000
-    trigrams (30,621 occur in its log), 19 million parameters, as a baseline of Rao et
-    al. (2019): training is that of section 4.3 there.
+    trigrams (of which 30,621 occur in its log): 19 million parameters. It is a baseline
+    of Rao et al. (2019), and is trained as in section 4.3 there.
 
 ``compact`` (the default)
     About a third of these widths, and 16,384 rows shared by the trigrams. The cost of a
@@ -24,9 +24,9 @@ Two named configurations:
 Deviations, and choices where the paper is silent:
 
 * Query and post share all weights. The paper's formulas have one set of weights, while
-  Microsoft's later code has two networks. With shared weights, the initial cosine is
-  one of common trigrams, also for words outside of the training topics; two networks
-  would have to learn it word by word.
+  Microsoft's later code has two networks. With shared weights, the initial cosine
+  already measures common trigrams, even for words outside the training topics. Two
+  networks would have to learn this word by word.
 * γ = 10, as in that code. The paper tunes it on held-out data.
 * Weights of the first layer are initialised from U[-0.1, 0.1], since a text has tens of
   trigrams. The paper's ±sqrt(6 / (in + out)), used for the other layers, would suit

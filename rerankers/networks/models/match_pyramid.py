@@ -22,10 +22,11 @@ it gives the same score to all posts without a query word.
 
 Deviations, and choices where the paper is silent:
 
-* Dynamic pooling divides each text by its own length L into n parts; part i has the
-  positions from ⌊i·L/n⌋ to before ⌈(i + 1)·L/n⌉. Adjacent parts of a long text may
-  share a word, and a text of fewer than n words has words in several parts. Padding is
-  in no part, so scores do not depend on it. A pair without words is pooled to zeros.
+* Dynamic pooling divides each text by its own length L into n parts. Part i has the
+  positions from ⌊i·L/n⌋ up to, but not including, ⌈(i + 1)·L/n⌉. Adjacent parts of a
+  long text may share a word, and a text of fewer than n words has words in several
+  parts. Padding is in no part, so scores do not depend on it. A pair without words is
+  pooled to zeros.
 * Convolutions pad a matrix with zeros and keep its size.
 * Sizes are our reading of the paper's: 8 maps of 5 × 5, then 16 of 3 × 3. Pooled sizes
   suit queries of 3 to 10 words: 5 × 10 first, then the maximum of 2 × 2.

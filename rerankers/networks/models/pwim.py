@@ -14,9 +14,9 @@ cube.
 Two named configurations:
 
 ``paper``
-    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels;
-    tanh and dropout in the fully connected layer, and RMSprop, as in section 4 of the
-    CIKM paper.
+    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels.
+    The fully connected layer has tanh and dropout, and training is by RMSprop, as in
+    section 4 of the CIKM paper.
 
 ``compact`` (the default)
     About a fifth of both. It is trained in minutes on a CPU with a few thousand pairs.
@@ -30,16 +30,16 @@ Deviations, and choices where the paper is silent:
 * If matches are about equal, the earlier one is selected (``PER_PLACE``). Otherwise
   rounding would decide in texts that repeat themselves.
 * The last pooling is a maximum over all remaining positions (2 × 2 for a size of 32),
-  so that any ``size`` is possible; the poolings before it round up.
-* Each direction has its own LSTM, shared by both texts; the authors' code has one LSTM
-  for both directions. It also negates distances, which only changes the sign of
-  weights.
+  so that any ``size`` is possible. The poolings before it round up.
+* Each direction has its own LSTM, which both texts share. The authors' code has one
+  LSTM for both directions. That code also negates distances, which only changes the
+  sign of weights.
 * The CIKM paper has tanh as "the non-linear activation function [...] in the
   fully-connected layer". So ``paper`` has tanh only in that layer, and its convolutions
   have ReLUs, as in the NAACL paper.
-* The batch size is not given: one pair in ``paper``, as in the CIKM paper's code.
+* The batch size is not given. It is one pair in ``paper``, as in the CIKM paper's code.
 * Lengths are sqrt(x · x + 1e-8), so the cosine with a zero state is 0.
-* A softmax over two classes is one logit.
+* One logit replaces the softmax over two classes.
 """
 
 from dataclasses import dataclass, replace
