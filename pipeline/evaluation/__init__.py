@@ -1,1 +1,1 @@
-"""Measures and significance."""
+"""Measures of rankings, and the significance of differences between them."""

@@ -1,7 +1,7 @@
 """Measures of a run against judgments, computed by trec_eval's code (pytrec_eval).
 
-Measures have ir_measures' names: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@1000``,
-``AP(rel=2)``. Every judged topic counts, as under ``trec_eval -c``: a topic without
+Measures are named as in ir_measures: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@1000``,
+``AP(rel=2)``. Every judged topic counts, as with ``trec_eval -c``: a topic without
 results or without a relevant document counts as 0. Grades of 1 or more are relevant.
 """
 
@@ -28,20 +28,24 @@ _OTHER_NAMES = {
     "precision": "P",
     "recall": "R",
 }
-"""Other usual names in lower case -> ir_measures' names."""
+"""Another common name of a measure, in lower case -> its name in ir_measures."""
 
 
 def evaluate(
     qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES
 ) -> Values:
-    """Return measure -> query_id -> value for every judged topic, in their order."""
+    """Return measure -> query_id -> value for every judged topic.
+
+    The topics are in the order of ``qrels``.
+    """
     return Evaluator(qrels, measures)(run)
 
 
 class Evaluator:
-    """Evaluation of several runs against the same judgments.
+    """Evaluates several runs against the same judgments.
 
-    UsageError names every unknown measure. DataError: there are no judgments.
+    Raises UsageError that names every unknown measure, and DataError if there are no
+    judgments.
     """
 
     def __init__(
@@ -58,7 +62,10 @@ class Evaluator:
     def __call__(
         self, run: Mapping[str, Mapping[str, float]]
     ) -> dict[str, dict[str, float]]:
-        """Return measure -> query_id -> value for judged topics only."""
+        """Return measure -> query_id -> value, for the judged topics only.
+
+        Raises DataError if a score is NaN or infinite.
+        """
         plain = {}
         for query_id in self.query_ids:
             # pytrec_eval skips a topic without an entry, but not an empty entry.
@@ -77,10 +84,11 @@ class Evaluator:
 
 
 def _safe(grades: dict[str, int]) -> dict[str, int]:
-    """The grades of a topic in a form that pytrec_eval evaluates correctly.
+    """Return the grades of a topic in a form that pytrec_eval evaluates correctly.
 
-    It corrupts memory on a topic with negative grades only, and gives wrong figures for
-    a topic without grades. One irrelevant document with an empty id replaces them.
+    pytrec_eval corrupts memory if a topic has only negative grades, and gives wrong
+    figures if a topic has no grades. In both cases the grades are replaced by one
+    irrelevant document with an empty id.
     """
     if max(grades.values(), default=-1) < 0:
         return {"": 0}
@@ -90,7 +98,7 @@ def _safe(grades: dict[str, int]) -> dict[str, int]:
 def mean(values: Mapping[str, float] | Iterable[float]) -> float:
     """Return the arithmetic mean of numbers, or of a mapping's values.
 
-    ValueError: there are none.
+    Raises ValueError if there are no numbers.
     """
     if isinstance(values, Mapping):
         values = values.values()
@@ -98,21 +106,24 @@ def mean(values: Mapping[str, float] | Iterable[float]) -> float:
 
 
 def heading(measure: str) -> str:
-    """Return a measure's name for a table.
+    """Return the name of a measure for a table.
 
-    ``P@30 (judged)`` for ``P(judged_only=True)@30``.
+    For example, ``P(judged_only=True)@30`` becomes ``P@30 (judged)``.
     """
     return re.sub(r"\(judged_only=True\)(.*)", r"\1 (judged)", measure)
 
 
 def warn_of_gaps(name: str, qrels: Qrels, run: Run) -> None:
-    """Print on stderr the judged topics without a result in the run of this name."""
+    """Print the judged topics without a result in a run to stderr.
+
+    ``name`` is the name of the run.
+    """
     gaps = [query_id for query_id in qrels if not run.get(query_id)]
     warn_of(f"{name}: judged topics without a result, counted as 0", gaps)
 
 
 def warn_of(problem: str, query_ids: Sequence[str]) -> None:
-    """Print a problem and its topics on stderr, if there are any."""
+    """Print a problem and the topics that have it to stderr, if there are any."""
     if query_ids:
         say(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}")
 
@@ -120,7 +131,7 @@ def warn_of(problem: str, query_ids: Sequence[str]) -> None:
 def without_relevant(qrels: Qrels) -> list[str]:
     """Return the judged topics without a relevant document.
 
-    Every run has 0 there.
+    Every run scores 0 on these topics.
     """
     return [
         query_id
@@ -130,9 +141,9 @@ def without_relevant(qrels: Qrels) -> list[str]:
 
 
 def parse_measures(names: Sequence[str]) -> dict[str, Any]:
-    """Return name -> ir_measures' measure.
+    """Return name -> measure of ir_measures.
 
-    UsageError names all unknown measures and wrong parameters.
+    Raises UsageError that names all unknown measures and all wrong parameters.
     """
     measures = {}
     problems = []
@@ -148,10 +159,10 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _parsed(name: str) -> Any:
-    """The measure of a name; None for one that trec_eval does not have."""
+    """Return the measure of this name, or None if trec_eval does not have it."""
     try:
         measure = _library().parse_measure(name)
-        # An assertion in it checks the parameters.
+        # This call checks the parameters by an assertion.
         is_supported = _library().pytrec_eval.supports(measure)
     except (NameError, ValueError, AssertionError, TypeError, KeyError):
         return None
@@ -161,7 +172,7 @@ def _parsed(name: str) -> Any:
 
 
 def _problem_of(name: str, measure: Any) -> str:
-    """The problem of a measure, or of its parameters; "" without any."""
+    """Return the problem of a measure or of its parameters, or "" if there is none."""
     if measure is None:
         return (
             f"found the measure {name!r}, expected one of trec_eval's under "
@@ -178,7 +189,10 @@ def _problem_of(name: str, measure: Any) -> str:
 
 
 def _suggestion(name: str) -> str:
-    """``; did you mean 'P@30'?`` for ``P_30``, ``p.30`` or ``precision@30``."""
+    """Return a suggestion for an unknown name, or "" if no known name is close.
+
+    For ``P_30``, ``p.30`` or ``precision@30`` it is ``; did you mean 'P@30'?``.
+    """
     supported = _library().pytrec_eval.SUPPORTED_MEASURES
     known_names = [str(measure.NAME) for measure in supported]
     names = {known.lower(): known for known in known_names} | _OTHER_NAMES
@@ -193,7 +207,10 @@ def _suggestion(name: str) -> str:
 
 
 def _library() -> Any:
-    """The module ir_measures; DataError: it or trec_eval's code is not installed."""
+    """Return the module ir_measures.
+
+    Raises DataError if it or trec_eval's code is not installed.
+    """
     try:
         import ir_measures
         import pytrec_eval  # noqa: F401  (without it ir_measures knows no measure)

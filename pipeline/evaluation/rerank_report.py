@@ -1,4 +1,4 @@
-"""Report of reranked runs: measures before and after, as a table and as CSV.
+"""Report measures before and after reranking many runs, as a table and as CSV.
 
 The table has the form of tables 6 and 7 of Severyn & Moschitti (SIGIR 2015).
 """
@@ -12,12 +12,13 @@ from tweetrerank.indexes.files import atomic_file
 from tweetrerank.pipeline.evaluation.measures import Values, mean
 from tweetrerank.pipeline.text import print_table
 
-# Decimals of means in comparisons: sums in another order differ in the last bits.
+# Means are compared after rounding to this number of decimals, because sums of the same
+# numbers in another order differ in the last bits.
 _SAME = 9
 
 
 class Change(NamedTuple):
-    """Means over topics of a run's measure before and after, and p of the t-test."""
+    """Means of a measure before and after reranking, and p of the t-test."""
 
     before: float
     after: float
@@ -25,14 +26,18 @@ class Change(NamedTuple):
 
     @property
     def percent(self) -> float | None:
-        """Difference in % of ``before``; None if that is 0."""
+        """The change in % of ``before``, or None if that is 0."""
         if not self.before:
             return None
         return 100 * (self.after - self.before) / self.before
 
     @property
     def mark(self) -> str:
-        """▲ or ▼ for p < .01, △ or ▽ for p < .05, up for a gain; otherwise empty."""
+        """Mark of a significant change, or "" if p is .05 or more.
+
+        ▲ and ▼ stand for p < .01, △ and ▽ for p < .05. They point up for a gain and
+        down for a loss.
+        """
         if self.p >= 0.05:
             return ""
         is_gain = self.after > self.before
@@ -42,7 +47,10 @@ class Change(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Changes of a run, by measure, and its place by the first measure."""
+    """The changes of a run by measure, and its places by the first measure.
+
+    ``place_after`` is its place if this run alone is reranked.
+    """
 
     name: str
     changes: Mapping[str, Change]
@@ -51,17 +59,17 @@ class Row(NamedTuple):
 
     @property
     def gain(self) -> int:
-        """Number of places gained."""
+        """Number of places that the run gains by reranking."""
         return self.place - self.place_after
 
 
 def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
-    """Return a row for each run, ordered by its first measure before, then by name.
+    """Return a row for each run, by its first measure before reranking, then by name.
 
     A place is 1 + the number of other runs with a larger value.
 
     Args:
-        results: name of a run -> values before and after reranking.
+        results: name of a run -> (values before reranking, values after it).
     """
     changes = {
         name: _changes(before, after) for name, (before, after) in results.items()
@@ -95,13 +103,13 @@ def _changes(before: Values, after: Values) -> dict[str, Change]:
 
 
 def groups(rows: Sequence[Row], size: int) -> dict[str, Sequence[Row]]:
-    """Return the top, middle and bottom ``size`` runs (table 7).
+    """Return the top, middle and bottom ``size`` runs, as in table 7.
 
-    There are no groups of fewer than 3 · size runs.
+    The result is empty if there are fewer than 3 · size runs.
 
     Args:
-        rows: rows of :func:`compare`.
-        size: number of runs of a group.
+        rows: the rows that :func:`compare` returned.
+        size: number of runs in a group.
     """
     if len(rows) < 3 * size:
         return {}
@@ -117,7 +125,7 @@ def groups(rows: Sequence[Row], size: int) -> dict[str, Sequence[Row]]:
 
 
 def print_report(rows: Sequence[Row], group_size: int) -> None:
-    """Print each run, the average changes of groups and of all runs, and notes."""
+    """Print each run, the average changes of the groups and of all runs, and notes."""
     measures = list(rows[0].changes)
     header = ["run"]
     for heading in [*measures, "R"]:
@@ -127,7 +135,7 @@ def print_report(rows: Sequence[Row], group_size: int) -> None:
         title = f"average of {group} {group_size}"
         lines.append(_average_cells(title, members, measures))
     lines.append(_average_cells("average change", rows, measures))
-    # Numbers with and without a mark are aligned on the left.
+    # Align on the left the columns in which some numbers have a mark.
     marked = [2 + 3 * index for index in range(len(measures))]
     print_table(header, lines, left=[0, *marked])
     print(
@@ -157,7 +165,10 @@ def _run_cells(row: Row) -> list[str]:
 def _average_cells(
     title: str, rows: Sequence[Row], measures: Sequence[str]
 ) -> list[str]:
-    """Return the cells of average changes; a run with 0 before is left out."""
+    """Return the cells of average changes.
+
+    Runs with 0 before reranking are left out, because their change in % is undefined.
+    """
     cells = [title]
     for measure in measures:
         percents = [row.changes[measure].percent for row in rows]
@@ -172,7 +183,7 @@ def _percent(value: float | None) -> str:
 
 
 def _unsigned_zero(value: float) -> float:
-    """Round to one decimal; the sum with 0 turns -0 into 0."""
+    """Round to one decimal. Adding 0 turns -0 into 0."""
     return round(value, 1) + 0.0
 
 
@@ -182,10 +193,11 @@ def _unsigned_zero(value: float) -> float:
 def write_csv(
     path: Path, rows: Sequence[Row], origin: Mapping[str, object], group_size: int
 ) -> None:
-    """Write a CSV file with a line for each run, numbers unrounded.
+    """Write a CSV file with a line for each run. Numbers are not rounded.
 
     Args:
-        origin: column -> value of further columns, the same in all lines.
+        origin: column -> value for further columns, which have the same value in all
+            lines.
     """
     group_of = {}
     for group, members in groups(rows, group_size).items():

@@ -1,4 +1,7 @@
-"""Significance of differences between runs: paired tests, Holm's correction."""
+"""Test the significance of differences between runs by paired tests.
+
+Holm's correction is for several runs.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -8,13 +11,15 @@ from tweetrerank.pipeline.evaluation.measures import Values, heading, mean
 from tweetrerank.pipeline.text import print_table
 
 PERMUTATIONS = 100_000
-"""Sign patterns in a sample. Up to 16 differing topics have fewer; all are counted."""
+"""Number of sign patterns in a sample. Up to 16 topics that differ have fewer patterns
+than this, so all their patterns are counted."""
 
-_BATCH = 2_000  # Sign patterns in memory at a time
+_BATCH = 2_000  # Number of sign patterns that are in memory at a time
 
 _DECIMALS = 12
-"""Sums of the same numbers in another order differ in their last bits. Rounded, they
-are ties."""
+"""Sums are rounded to this number of decimals before they are compared. Without
+rounding, sums of the same numbers in another order would differ in their last bits
+instead of being ties."""
 
 
 def randomization_test(
@@ -23,20 +28,24 @@ def randomization_test(
     seed: int = 0,
     permutations: int = PERMUTATIONS,
 ) -> float:
-    """Two-sided p of Fisher's paired randomization test on the difference of means.
+    """Return the two-sided p of Fisher's paired randomization test.
 
-    Null hypothesis: the two values of a topic are exchangeable, so the signs of the
-    differences are random. p is the share of sign patterns with a mean at least as far
-    from 0 as the observed mean. Topics without a difference do not matter. If there are
-    at most ``permutations`` patterns, all are counted; otherwise
-    p = (count + 1) / (permutations + 1) in a sample.
+    The test is on the difference of means. The null hypothesis is that the two values
+    of a topic are exchangeable, so that the signs of the differences are random. p is
+    the share of sign patterns with a mean at least as far from 0 as the observed mean.
+    Topics without a difference do not matter. If there are at most ``permutations``
+    patterns, all of them are counted. Otherwise a random sample of them is counted, and
+    p = (count + 1) / (permutations + 1). With fewer than two differing topics, p is 1.
 
-    M. D. Smucker, J. Allan, B. Carterette: A comparison of statistical significance
-    tests for information retrieval evaluation, CIKM 2007. The + 1: B. Phipson, G. K.
-    Smyth: Permutation p-values should never be zero, 2010.
+    Sources: M. D. Smucker, J. Allan, B. Carterette: A comparison of statistical
+    significance tests for information retrieval evaluation, CIKM 2007. The + 1 is from
+    B. Phipson, G. K. Smyth: Permutation p-values should never be zero, 2010.
 
-    ``a`` and ``b`` have a value per topic, in the same order. ``seed`` and
-    ``permutations`` define the sample.
+    Args:
+        a: a value for each topic.
+        b: a value for each topic, in the same order as ``a``.
+        seed: seed of the random sample.
+        permutations: number of sign patterns in the sample.
     """
     from scipy import stats
 
@@ -44,7 +53,7 @@ def randomization_test(
     differences = differences[differences != 0]
     if differences.size < 2:
         return 1.0
-    # With one sample SciPy flips the signs of its values.
+    # Given a single sample, SciPy flips the signs of its values.
     result = stats.permutation_test(
         (differences,),
         lambda sample, axis: np.abs(sample.sum(axis=axis).round(_DECIMALS)),
@@ -59,10 +68,10 @@ def randomization_test(
 
 
 def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t-test on the difference of means.
+    """Return the two-sided p of Student's paired t-test on the difference of means.
 
-    1 for a single topic or no difference at all; 0 if every topic differs by the same
-    amount.
+    p is 1 if there is a single topic or no difference at all, and 0 if every topic
+    differs by the same amount.
     """
     from scipy import stats
 
@@ -76,10 +85,11 @@ def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return corrected p-values of one family of tests, in the same order.
+    """Return the corrected p-values of one family of tests, in the same order.
 
-    Rejecting those up to α keeps the probability of any false rejection below α.
-    S. Holm: A simple sequentially rejective multiple test procedure, 1979.
+    If all hypotheses with a corrected p-value up to α are rejected, the probability of
+    any false rejection is at most α. Source: S. Holm: A simple sequentially rejective
+    multiple test procedure, 1979.
     """
     adjusted = [0.0] * len(p_values)
     highest = 0.0
@@ -92,7 +102,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
-    """Print mean values, and differences to the first run with their p-values."""
+    """Print the mean values of runs, and their differences to the first run.
+
+    Each difference has its p-values.
+    """
     base_name, base_values = results[0]
     header = [""]
     rows = [[name] for name, _ in results]
@@ -112,7 +125,11 @@ def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
 
 
 def _cells(runs: Sequence[list[float]]) -> list[list[str]]:
-    """Cells of a measure for each run: mean, difference to the first run, two ps."""
+    """Return the cells of one measure for each run.
+
+    The cells are the mean, the difference to the first run, and the p-values of two
+    tests. The first run has only a mean.
+    """
     base = runs[0]
     compared = runs[1:]
     p_values = zip(
@@ -122,7 +139,7 @@ def _cells(runs: Sequence[list[float]]) -> list[list[str]]:
     )
     cells = [[f"{mean(base):.4f}", "", "", ""]]
     for run, (p_random, p_t) in zip(compared, p_values, strict=True):
-        difference = round(mean(run) - mean(base), 4) + 0.0  # + 0.0: never -0
+        difference = round(mean(run) - mean(base), 4) + 0.0  # Adding 0.0 avoids -0
         row = [f"{mean(run):.4f}", f"{difference:+.4f}"]
         row += [_p_text(p_random), _p_text(p_t)]
         cells.append(row)

@@ -1,1 +1,1 @@
-"""Explanations of a ranking, for the terminal and as HTML."""
+"""Explain a ranking in the terminal or as an HTML page."""

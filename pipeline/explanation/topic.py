@@ -1,4 +1,4 @@
-"""Explanation of a topic's ranking: ranks before and after, reasons for some posts."""
+"""Explain a topic's ranking: the ranks before and after, and reasons for some posts."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,43 +15,41 @@ from tweetrerank.rerankers.mixed import Mixed
 from tweetrerank.rerankers.model import Model
 
 MOVERS = 3
-"""Number of posts with the largest gains in rank, and of those with the largest losses,
-to explain."""
+"""Number of posts to explain among those with the largest gains in rank, and again
+among those with the largest losses."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 SHARED_STYLE = TEMPLATES / "shared.css"
-"""Colours and forms of all pages with explanations."""
+"""File of the colours and forms that all pages with explanations share."""
 
 WORDS: Mapping[str, Sequence[str]] = json.loads((TEMPLATES / "words.json").read_bytes())
-"""Name of a stage, a model or a family of features -> plain name, and its meaning."""
+"""Name of a stage, a model or a feature family -> its plain name and its meaning."""
 
 _GRADES = ("not relevant", "relevant", "highly relevant")
 
 Record = Mapping[str, Any]
-"""A post of :meth:`tweetrerank.pipeline.ranking.ranker.Ranking.to_dict`.
-
-It also has its ``rank`` in the last stage, its ``gain`` in ranks, negative for a loss,
-and the same in words (``movement``).
-"""
+"""A post of :meth:`tweetrerank.pipeline.ranking.ranker.Ranking.to_dict`. It also has
+its ``rank`` in the last stage, its ``gain`` in ranks (negative for a loss), and this
+gain in words (``movement``)."""
 
 
 @dataclass(frozen=True)
 class ExplainedTopic:
-    """Reranked candidates of one topic, and reasons for the ranks of some."""
+    """The reranked candidates of one topic, and reasons for some of their ranks."""
 
-    collection: str  # Name of the topic's source
+    collection: str  # Name of the topic's collection, or ""
     topic: Topic
-    facts: Mapping[str, str]  # About the ranking as a whole
-    posts: Mapping[str, Record]  # By doc_id, every candidate, best first
+    facts: Mapping[str, str]  # Facts about the ranking as a whole
+    posts: Mapping[str, Record]  # doc_id -> every candidate that was scored, best first
     grades: Mapping[str, int]  # doc_id -> judged relevance, for judged posts
     chosen: Mapping[str, Sequence[str]]
-    """Heading -> doc_ids of the posts to explain, at least one."""
-    explanation: Explanation  # Explanation of the chosen posts, in order
+    """Heading -> doc_ids of the posts to explain. There is at least one heading."""
+    explanation: Explanation  # Explanation of the chosen posts, in their order
 
     @property
     def reasons(self) -> dict[str, Reasons]:
-        """doc_id -> reasons, of the chosen posts."""
+        """doc_id -> reasons, for the chosen posts."""
         return dict(zip(_doc_ids(self.chosen), self.explanation.posts, strict=True))
 
 
@@ -63,14 +61,17 @@ def explain(
     query_id: str,
     show: int,
 ) -> ExplainedTopic:
-    """Explain the ranks of posts of a topic.
+    """Explain the ranks of some posts of a topic.
 
-    These are ``doc_ids``, or the ``show`` best posts and those that moved most.
-    ``ranking`` is a :class:`tweetrerank.pipeline.ranking.ranker.Ranking` by ``model``
-    with the first stage ``before``. A ``query_id`` of "" is its only topic.
+    The posts are ``doc_ids`` if any are given. Otherwise they are the ``show`` best
+    posts and those that moved most. ``ranking`` is a
+    :class:`tweetrerank.pipeline.ranking.ranker.Ranking` that ``model`` made from the
+    first stage named ``before``. If ``query_id`` is "", the ranking must have a single
+    topic.
 
-    UsageError: the model has no explanation, or posts or topic are absent. DataError:
-    the topic has no candidates.
+    Raises:
+        UsageError: the model has no explanation, or the topic or a post is unknown.
+        DataError: the topic has no candidates.
     """
     topic = _topic_of(query_id, ranking.candidates.topics)
     query_id = topic.query_id
@@ -111,16 +112,16 @@ def explain(
 def _posts_of(
     ranking: Any, candidates: Any, query_id: str, before: str
 ) -> dict[str, Record]:
-    """doc_id -> record of the scored posts, best first.
+    """Return doc_id -> record of each scored post, best first.
 
-    ``candidates`` are the topic's. Posts without a score follow below and have nothing
-    to explain; the result has its best posts only.
+    ``candidates`` are those of the topic. Posts without a score rank below the others
+    and have nothing to explain, so they are left out.
     """
     scores = candidates.run[query_id]
     result = ranking.run[query_id]
     scored = [doc_id for doc_id in scores if doc_id in result]
     runs = {name: run.get(query_id, {}) for name, run in ranking.stages.items()}
-    runs[before] = scores  # The ranking may have the best hits only.
+    runs[before] = scores  # The ranking itself may be cut to the best hits
     stages = {}
     for name, run in runs.items():
         stage = {doc_id: run[doc_id] for doc_id in scored if doc_id in run}
@@ -134,7 +135,7 @@ def _posts_of(
 
 
 def _movement(stages: Mapping[str, Mapping[str, Any]], before: str) -> dict[str, Any]:
-    """Further values of a :data:`Record`."""
+    """Return the further values of a :data:`Record`: rank, gain and movement."""
     last = list(stages.values())[-1]
     old_rank = stages[before]["rank"]
     gain = old_rank - last["rank"]
@@ -167,7 +168,7 @@ def _facts(model: Model, candidates: int, before: str) -> dict[str, str]:
         "Model": f"{both(model.name)}, weights {weights}",
     }
     if isinstance(model, Mixed):
-        origin, _, _ = model.origin.partition("; ")  # Without its path
+        origin, _, _ = model.origin.partition("; ")  # Leave out the path in the origin
         facts["Share of the model (λ)"] = f"{model.weight:g}, {origin}"
     return facts
 
@@ -184,7 +185,10 @@ def _topic_of(query_id: str, topics: Sequence[Topic]) -> Topic:
 
 
 def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
-    """Return the topic of an id; UsageError: ``source`` lacks it."""
+    """Return the topic with this id.
+
+    Raises UsageError if ``source`` lacks it.
+    """
     by_id = {topic.query_id: topic for topic in topics}
     if query_id not in by_id:
         known_ids = list(by_id)
@@ -196,10 +200,10 @@ def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
 
 
 def choose(posts: Mapping[str, Record], best: int) -> dict[str, list[str]]:
-    """Return heading -> doc_ids of posts to explain.
+    """Return heading -> doc_ids of the posts to explain.
 
-    These are the ``best`` posts, and the largest gains and losses of the others.
-    ``posts`` are in the order of the last ranking, which breaks ties.
+    These are the ``best`` posts, and the largest gains and losses of the other posts.
+    ``posts`` are in the order of the last ranking. Ties keep the earlier post.
     """
     doc_ids = list(posts)
     gains = {doc_id: posts[doc_id]["gain"] for doc_id in doc_ids[best:]}
@@ -214,16 +218,17 @@ def choose(posts: Mapping[str, Record], best: int) -> dict[str, list[str]]:
 
 
 def grade_text(grade: int | None) -> str:
-    """Return a judged grade in words."""
+    """Return a judged grade in words. None means that the post is not judged."""
     if grade is None:
         return "not judged"
     return _GRADES[min(max(grade, 0), 2)]
 
 
 def plain(name: str) -> tuple[str, str]:
-    """Return plain name and meaning of a stage, a model or a family of features.
+    """Return (plain name, meaning) of a stage, a model or a feature family.
 
-    A signal is the score of a search.
+    The plain name of a family ``signal:NAME`` is that of a search. The meaning is "" if
+    it is not known.
     """
     kind, _, signal = name.partition(":")
     if kind == "number":
@@ -241,12 +246,12 @@ def plain(name: str) -> tuple[str, str]:
 
 
 def both(name: str) -> str:
-    """Return ``plain name (technical name)``."""
+    """Return ``plain name (technical name)``, or the technical name alone."""
     return f"{WORDS[name][0]} ({name})" if name in WORDS else name
 
 
 def signed(value: float) -> str:
-    """Return a number with three decimals and a sign, without one for 0."""
+    """Return a number with three decimals and a sign. 0 has no sign."""
     text = f"{value:+.3f}"
     if float(text) == 0:
         return "0.000"

@@ -1,8 +1,8 @@
-"""Explanations as HTML pages, and as lines and tables of a terminal.
+"""Show explanations as HTML pages, or as lines and tables in a terminal.
 
-A page is one file without external resources, and its content security policy forbids
-scripts and requests. Every value in a template is escaped, and has no control
-characters.
+A page is one file without external resources. Its content security policy forbids
+scripts and requests. Every value in a template is escaped, and its control characters
+are made visible.
 """
 
 import base64
@@ -34,17 +34,17 @@ from tweetrerank.rerankers.explanation import (
 )
 
 STYLES = ("", "magenta", "bold magenta", "reverse magenta", "bold reverse magenta")
-"""Styles of the shades, for light and dark terminals."""
+"""Style of each shade. The styles suit light and dark terminals."""
 
-MARKED = 3  # Least shade between ‹ and › on terminals without colours
-WHERE_WIDTH = 24  # Characters of matching words in a table cell
+MARKED = 3  # The least shade that ‹ and › mark on terminals without colours
+WHERE_WIDTH = 24  # Number of characters of matching words in a table cell
 
 LEAST_SHARE = 1 / 20
-"""Families below this share of the post's largest contribution are left out."""
+"""Families are left out if their share of the post's largest contribution is lower."""
 
 
 def page(topic: ExplainedTopic) -> str:
-    """Return the page of one topic."""
+    """Return the HTML page of one topic."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -71,7 +71,7 @@ def page(topic: ExplainedTopic) -> str:
 
 
 def print_explanation(topic: ExplainedTopic) -> None:
-    """Print an explanation; without colours if stdout is no terminal."""
+    """Print an explanation. It has no colours if stdout is not a terminal."""
     console = open_console()
     _print_summary(console, topic)
     reasons = topic.reasons
@@ -87,7 +87,7 @@ def print_explanation(topic: ExplainedTopic) -> None:
 
 
 def _print_summary(console: Console, topic: ExplainedTopic) -> None:
-    """Print the topic, the facts, and legends of shades and numbers."""
+    """Print the topic, the facts, and the legends of shades and numbers."""
     query = f"topic {topic.topic.query_id} “{topic.topic.text}”"
     console.print(visible(f"{query}, {topic.collection}"))
     for name, value in topic.facts.items():
@@ -148,8 +148,8 @@ def _print_matches(
 ) -> None:
     """Print a table of matches.
 
-    A row is a word of the query; a column is a depth of words, or all depths of
-    letters.
+    Each row is a word of the query. Each column is one depth of words, or all depths of
+    letters together.
     """
     header = ["query", "IDF"]
     columns: list[Sequence[int]] = []
@@ -173,7 +173,10 @@ def _print_matches(
 
 
 def _print_contributions(rows: Sequence[Row]) -> None:
-    """Print a row per family, from the largest contribution to the least."""
+    """Print a row for each family, from the largest contribution to the smallest.
+
+    Families with a small share are left out (:data:`LEAST_SHARE`).
+    """
     values = {row.label: row.cells[0].score or 0.0 for row in rows}
     least = LEAST_SHARE * max(map(abs, values.values()))
     descending = sorted(values.items(), key=lambda item: -item[1])
@@ -185,7 +188,7 @@ def _print_contributions(rows: Sequence[Row]) -> None:
 
 
 def _segment(cell: Cell) -> Segment:
-    """The text and shade of a cell in a table of matches."""
+    """Return the text and the shade of a cell in a table of matches."""
     if cell.score is None:
         return Segment("–", 0)
     where = visible(cell.where)
@@ -195,7 +198,7 @@ def _segment(cell: Cell) -> Segment:
 
 
 def _shaded(console: Console, segments: Sequence[Segment]) -> Text:
-    """Text in colours, or else with ‹ › around the better matches."""
+    """Return a text in colours, or else with ‹ › around the better matches."""
     text = Text()
     if console.color_system and not console.no_color:
         for segment in segments:

@@ -1,1 +1,1 @@
-"""Rankers, and what they are made of: read ranker.py first."""
+"""Rankers and the parts that they are made of. Read ranker.py first."""

@@ -1,4 +1,7 @@
-"""Rankers from a collection, names and checkpoints; the models that a service loads."""
+"""Build a ranker from a collection, names and a checkpoint.
+
+The module also selects the model that a service loads (:func:`best_source`).
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -59,27 +62,30 @@ def ranker(
     idf: str | None = None,
     batch_size: int = 256,
 ) -> Ranker:
-    """Build the ranker of a collection; without further arguments the best there is.
+    """Build a ranker for a collection.
+
+    By default it is the best ranker that is available for the collection.
 
     Args:
-        collection: name (``mb2012``), file (``my-posts.toml``), or an opened
+        collection: a name (``mb2012``), a file (``my-posts.toml``), or an opened
             collection.
-        reranker: name of a model, ``none`` for the first stage alone, or ``auto``: the
-            model trained on the collection that is best on held-out topics, else the
-            shipped fusion.
-        first_stage: method of search, ``ql``, ``bm25``, ``rm3`` or ``axiom``.
-        weight: λ, the share of the new score; None takes the checkpoint's tuned one.
-        candidates: a TREC run to rerank, or the name of an official one, in place of a
-            search.
+        reranker: name of a model, ``none`` for the first stage alone, or ``auto``. With
+            ``auto``, the ranker takes the model trained on the collection that is best
+            on held-out topics, or else a shipped model.
+        first_stage: search method: ``ql``, ``bm25``, ``rm3`` or ``axiom``.
+        weight: λ, the share of the model's score in the mixture with the first stage.
+            None takes the λ tuned for the checkpoint.
+        candidates: a TREC run to rerank in place of a search: a file, or the name of
+            one of the collection's official runs.
         parameters: changes to the first stage's parameters, such as ``{"mu": 50}``.
-        checkpoint: folder of a trained model; None takes the one that has not seen the
-            topics.
-        data: data folder of named collections; None takes ``$TWEETRERANK_DATA``.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``, for networks.
+        checkpoint: folder of a trained model. None takes the checkpoint that was not
+            trained on the collection's topics.
+        data: folder that holds the named collections; None takes ``$TWEETRERANK_DATA``.
+        device: where a network runs: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         threads: number of threads; None uses all cores.
         idf: source of word frequencies, see
             :func:`tweetrerank.pipeline.ranking.checkpoints.load_model`.
-        batch_size: pairs in a forward pass of a network.
+        batch_size: number of pairs in one forward pass of a network.
 
     Raises:
         UsageError: the arguments contradict one another.
@@ -113,21 +119,22 @@ def ranker(
 
 
 def _check_weight(weight: object) -> None:
-    """Raise UsageError for a λ that is not from 0 to 1."""
+    """Raise UsageError if λ is not a number from 0 to 1."""
     if not isinstance(weight, int | float) or not 0 <= weight <= 1:
         raise UsageError(f"`weight`: found {weight!r}, expected a number from 0 to 1")
 
 
 @dataclass(frozen=True)
 class RankerSpecification:
-    """Checked arguments of :func:`ranker`, with those that only commands have."""
+    """The checked arguments of :func:`ranker`, and some that only commands have."""
 
     collection: Collection
     reranker: str = AUTO
     first_stage: str | None = None
     weight: float | None = None
     default_weight: float | None = None
-    """λ without a ``weight``, in place of the tuned one. Fusions ignore it."""
+    """λ to use if there is no ``weight``. It replaces the tuned λ. Fusions ignore
+    it."""
     candidates: str | None = None
     skip_unknown: bool = False
     """Whether to leave out posts of ``candidates`` that the collection lacks."""
@@ -141,13 +148,13 @@ class RankerSpecification:
     def build(self) -> Ranker:
         """Open the index or the run, load the model, and combine them.
 
-        Raises as :func:`ranker`.
+        Raises the same errors as :func:`ranker`.
         """
         name = self._model_name()
         if registry.reads(name) == "searches":
             return self._fusion(name)
         if name != NONE:
-            check_name(name)  # Before files are looked for
+            check_name(name)  # The name is checked before any file is looked for
         retriever = retriever_for(
             self.collection,
             self.candidates,
@@ -159,7 +166,10 @@ class RankerSpecification:
         return Ranker(retriever, model, self.collection)
 
     def _model_name(self) -> str:
-        """Return the name of the model; ``auto`` depends on the other arguments."""
+        """Return the name of the model.
+
+        For ``auto``, the choice depends on the other arguments.
+        """
         if self.reranker != AUTO:
             return self.reranker
         if self.checkpoint:
@@ -169,7 +179,10 @@ class RankerSpecification:
         return default_reranker(self.collection, is_mixed, has_weight)
 
     def _mixture_arguments(self) -> list[str]:
-        """Return the names of the arguments that concern one first stage or λ."""
+        """Return the names of the given arguments that concern one first stage or λ.
+
+        A fusion accepts none of them.
+        """
         names = []
         if self.first_stage:
             names.append("first_stage")
@@ -180,7 +193,11 @@ class RankerSpecification:
         return names
 
     def _fusion(self, name: str) -> Fusion:
-        """Return a fusion, over its own searches or the given candidates."""
+        """Return a fusion that finds its own candidates or ranks the given ones.
+
+        Raises UsageError for arguments that a fusion cannot use, and for a collection
+        that has given candidates and is not searched.
+        """
         problem = f"{name} takes the rankers of its training; leave it out"
         problems = [
             f"`{argument}`: {problem}" for argument in self._mixture_arguments()
@@ -202,7 +219,7 @@ class RankerSpecification:
         return Fusion(union, model, self.collection, first_stage)
 
     def _load(self, name: str) -> Model:
-        """Load the model for the collection."""
+        """Load the model of this name for the collection."""
         return load_model(
             name,
             self.collection,
@@ -214,7 +231,7 @@ class RankerSpecification:
         )
 
     def _weighted(self, model: Model) -> Model:
-        """Return the model with its λ."""
+        """Return the model mixed with the first stage by its λ."""
         if self.weight is not None:
             return Mixed.of(model, self.weight)
         if self.default_weight is not None:
@@ -225,12 +242,12 @@ class RankerSpecification:
 def default_reranker(
     collection: Collection, is_mixed: bool = False, has_weight: bool = False
 ) -> str:
-    """Return the name of the model for ``auto``.
+    """Return the name of the model that ``auto`` stands for.
 
     Args:
-        collection: collection to rank.
-        is_mixed: whether one first stage is reranked, which excludes fusions.
-        has_weight: whether there is a λ, which excludes models of lists.
+        collection: the collection to rank.
+        is_mixed: whether a single first stage is reranked. This excludes fusions.
+        has_weight: whether there is a λ. This excludes models that read whole lists.
     """
 
     def fits(name: str) -> bool:
@@ -261,10 +278,11 @@ def default_reranker(
 
 
 def _has_feedback(collection: Collection) -> bool:
-    """Whether the searches of a collection include feedback.
+    """Return whether the searches of a collection include pseudo-relevance feedback.
 
-    Without it, as in a search engine, window is better on average than a fusion and
-    takes one search. The official runs of TREC Microblog have feedback.
+    In a collection without feedback, such as one in a search engine, the window model
+    is better on average than a fusion and takes only one search. The official runs of
+    TREC Microblog include feedback.
     """
     if not collection.methods:
         return False
@@ -272,7 +290,7 @@ def _has_feedback(collection: Collection) -> bool:
 
 
 def _is_trained(model: str, collection: Collection) -> bool:
-    """Whether a model has a checkpoint for the collection."""
+    """Return whether a model has a checkpoint for the collection."""
     with suppress(DataError):
         return directory_for(model, collection).is_dir()
     return False
@@ -287,8 +305,9 @@ def neural_mixture(
 ) -> Ranker | None:
     """Return MP-HCNN mixed with query likelihood, for the collection of a fusion.
 
-    None if the collection has no such search or model, or PyTorch is missing. The other
-    arguments are those of :func:`ranker`.
+    Returns None if the collection cannot be searched by query likelihood, if there is
+    no such model, or if PyTorch is missing. The other arguments are those of
+    :func:`ranker`.
     """
     if not isinstance(fusion, Fusion) or fusion.first_stage:
         return None
@@ -311,14 +330,14 @@ def neural_mixture(
 
 
 def tuned(model: Model, collection: Collection, has_scores: bool = False) -> Model:
-    """Return a model with the λ tuned for its checkpoint.
+    """Return a model mixed by the λ that was tuned for its checkpoint.
 
-    ``has_scores``: whether candidates that do not come from a search have scores.
+    ``has_scores`` says whether candidates that do not come from a search have scores.
     """
     is_searched = collection.given_candidates is None
     advice = "run `tweetrerank tune` for this checkpoint"
     if not is_searched:
-        # A training part has no official run to tune λ on.
+        # The training part of such a collection has no official run to tune λ on.
         advice = "choose one by --lambda"
     return mixed(model, has_scores or is_searched, key=collection.key, advice=advice)
 
@@ -330,15 +349,15 @@ def mixed(
     key: str = "",
     advice: str = "choose one by --lambda",
 ) -> Model:
-    """Return a model with its λ.
+    """Return a model mixed with the first stage by its λ.
 
     Args:
-        model: model, as loaded. If it reads first-stage scores itself, it gets a λ only
-            by ``weight``.
-        has_scores: whether the first stage has scores. Without them λ is 1.
-        weight: λ; None takes the one tuned with the checkpoint.
+        model: the model, as loaded. A model that reads first-stage scores itself gets a
+            λ only if ``weight`` is given.
+        has_scores: whether the first stage has scores. If it has none, λ is 1.
+        weight: λ. None takes the λ tuned for the checkpoint.
         key: key of the collection.
-        advice: remedy to report if no λ was tuned.
+        advice: remedy to report if no λ was tuned. The model then gets a default λ.
     """
     if not has_scores:
         reason = "nothing to mix: the candidates are given without scores"
@@ -352,16 +371,16 @@ def mixed(
 
 
 class Source(NamedTuple):
-    """A checkpoint folder, with a collection's word vectors and frequencies."""
+    """A checkpoint folder, with the word vectors and frequencies of a collection."""
 
     folder: Path
-    adapted: Path | None = None  # Word vectors, in place of the folder's own
-    idf: str = ""  # Source of word frequencies, in place of the training's
+    adapted: Path | None = None  # Word vectors that replace the folder's own
+    idf: str = ""  # Source of word frequencies that replaces the training's
 
     def load(
         self, device: str = "cpu", name: str | None = None, batch_size: int = 256
     ) -> Model:
-        """Load the model, as :func:`tweetrerank.rerankers.checkpoint.load`."""
+        """Load the model by :func:`tweetrerank.rerankers.checkpoint.load`."""
 
         def frequencies(training_source: str) -> Idf:
             return checkpoints.idf_from(self.idf or training_source)
@@ -372,15 +391,16 @@ class Source(NamedTuple):
 
     @property
     def frequencies(self) -> Path | None:
-        """The file of a collection's word frequencies."""
+        """The file of the collection's word frequencies, or None if there is none."""
         _, _, path = self.idf.partition(":")[2].partition(":")
         return Path(path) if path else None
 
     @property
     def version(self) -> str:
-        """Hash of everything that determines the scores.
+        """Hash of all files that determine the scores.
 
-        Raises RerankerError if a file cannot be read.
+        These are the checkpoint, the collection's vectors and word frequencies, and the
+        λ. Raises RerankerError if a file cannot be read.
         """
         version = checkpoints.version_of(self.folder)
         paths = [path for path in (self.adapted, self.frequencies) if path]
@@ -397,7 +417,10 @@ class Source(NamedTuple):
 
 
 def best_source(collection: Collection) -> Source:
-    """Return the best model that reranks a collection's candidates, for a service."""
+    """Return the source of the best model that reranks a collection's candidates.
+
+    A service loads it.
+    """
     folder = directory_for(default_reranker(collection, is_mixed=True), collection)
     idf = named_frequencies(checkpoints.frequencies_of(folder), collection)
     return Source(folder, collection.adapted_file, idf)

@@ -1,8 +1,8 @@
-"""The trained model of a search: its checkpoint.
+"""Find and load the checkpoint of a trained model for a collection.
 
 Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the folder of
-models (``$TWEETRERANK_HOME``, or the user's folder of data). They are preferred to
-shipped ones. For their λ see :mod:`tweetrerank.pipeline.ranking.interpolation`.
+models (``$TWEETRERANK_HOME``, or the user's data folder). They are preferred to shipped
+ones. Their λ is handled by :mod:`tweetrerank.pipeline.ranking.interpolation`.
 """
 
 import shlex
@@ -30,31 +30,32 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.vocabulary import Idf
 
 ADAPTED_SUFFIX = "-adapted"
-"""At the end of the name of a checkpoint that reads adapted word vectors."""
+"""Ending of the name of a checkpoint that reads adapted word vectors."""
 
 
 def default_directory(
     model: str, collection: str, file: Path | None = None, is_adapted: bool = False
 ) -> Path:
-    """Return the checkpoint that has not seen a collection, trained here or shipped.
+    """Return the folder of the checkpoint that has not seen a collection.
 
-    For a judged microblog collection this model was trained without the collection. For
-    an answer-selection collection it was trained on the training part, for any other
-    collection on all judged ones.
+    A checkpoint trained here is preferred to a shipped one. For a judged microblog
+    collection, the model was trained without this collection. For an answer-selection
+    collection, it was trained on the training part. For any other collection, it was
+    trained on all judged collections.
 
     Args:
         model: name of the model.
         collection: key of the collection.
         file: file of a user's collection.
-        is_adapted: whether the collection has adapted word vectors. Models that read
-            them are then preferred.
+        is_adapted: whether the collection has adapted word vectors. If it has, models
+            that read them are preferred.
 
     Raises:
         DataError: there is no such checkpoint.
-        RerankerError: it is damaged, belongs to another collection, or lacks its word
-            vectors.
+        RerankerError: the checkpoint is damaged, belongs to another collection, or
+            lacks its word vectors.
     """
-    # A model trained on posts alone does not fit questions and answers.
+    # A model trained on posts alone does not suit questions and answers.
     is_answers = collection in answers()
     folder = _usable(model, collection, collection, is_adapted)
     if folder is None and not is_adapted:
@@ -74,13 +75,16 @@ def default_directory(
 
 
 def directory_for(model: str, collection: Collection) -> Path:
-    """Return the :func:`default_directory` of a collection."""
+    """Return the folder that :func:`default_directory` finds for a collection."""
     has_vectors = collection.adapted_file is not None
     return default_directory(model, collection.key, collection.file, has_vectors)
 
 
 def _usable(model: str, name: str, collection: str, is_adapted: bool) -> Path | None:
-    """Return the preferred checkpoint with a name that may rank the collection."""
+    """Return the preferred checkpoint of this name that may rank the collection.
+
+    Returns None if there is none.
+    """
     endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
     for root in (models_directory() / "checkpoints", checkpoints.SHIPPED):
         for ending in endings:
@@ -91,7 +95,7 @@ def _usable(model: str, name: str, collection: str, is_adapted: bool) -> Path | 
 
 
 def _check_not_adapted(model: str, collection: str) -> None:
-    """Raise RerankerError for a trained model whose word vectors are missing."""
+    """Raise RerankerError if a model was trained here but lacks its word vectors."""
     root = models_directory() / "checkpoints" / model
     folder = root / f"{collection}{ADAPTED_SUFFIX}"
     if folder.is_dir():
@@ -103,9 +107,11 @@ def _check_not_adapted(model: str, collection: str) -> None:
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
-    """Whether the model has seen this collection's judgments, or gained nothing on it.
+    """Return whether a checkpoint must not rank the collection.
 
-    The latter counts only for models without λ.
+    This is so if the model was trained on the collection's judgments, or if it gained
+    nothing on the collection. The second reason counts only for models without λ.
+    Raises RerankerError if the folder holds a model trained for another collection.
     """
     if not folder.is_relative_to(checkpoints.SHIPPED):
         checkpoints.checked(folder)
@@ -130,13 +136,13 @@ def _must_skip(folder: Path, collection: str) -> bool:
 
 
 def _tuning_in(folder: Path) -> Tuning | None:
-    """Return the tuning in a checkpoint's folder."""
+    """Return the tuning in a checkpoint's folder, or None if there is none."""
     path = folder / TUNING_FILE
     return Tuning.load(path) if path.exists() else None
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError for an unknown model."""
+    """Raise UsageError if there is no model of this name."""
     if name not in registry.names():
         expected = ", ".join([*registry.names(), "none"])
         raise UsageError(f"`reranker`: found {name!r}, expected one of {expected}")
@@ -151,17 +157,23 @@ def load_model(
     idf: str | None = None,
     batch_size: int = 256,
 ) -> Model:
-    """Load the trained model for a collection.
+    """Load a trained model to rank a collection.
 
     Args:
         name: name of the model.
-        collection: collection to rank.
-        checkpoint: folder of the model, by default :func:`default_directory`.
+        collection: the collection to rank.
+        checkpoint: folder of the model. The default is :func:`default_directory`.
         device: see :func:`tweetrerank.pipeline.runtime.choose_device`.
         threads: number of threads; None uses all cores.
-        idf: ``wordfreq`` in the collection's language, ``posts`` for this with the
-            collection's posts, or a file. None is the source used in training.
-        batch_size: pairs in a forward pass.
+        idf: source of word frequencies. ``wordfreq`` takes them for the collection's
+            language, and ``posts`` adds the counts of the collection's posts. It may
+            also be a file. None takes the kind of source used in training.
+        batch_size: number of pairs in one forward pass.
+
+    Raises:
+        UsageError: the name is unknown.
+        DataError: there is no checkpoint for the collection.
+        RerankerError: the checkpoint is damaged or belongs to another collection.
     """
     check_name(name)
     device = choose_device(device, threads, registry.is_network(name))
@@ -179,7 +191,7 @@ def load_model(
 
 
 def _note_namesake(model: Model, directory: Path, collection: Collection) -> None:
-    """Report a model that was trained on another collection of the same name."""
+    """Print a note if the model was trained on another collection of the same name."""
     source = Path(model.metrics.get("collection_file", ""))
     if not collection.file or not source.is_file():
         return
@@ -195,7 +207,11 @@ def _note_namesake(model: Model, directory: Path, collection: Collection) -> Non
 
 
 def note_elsewhere(collection: Collection) -> None:
-    """Report a model in another folder, or under the old name of the file."""
+    """Print a note if the collection's models lie where they are not found.
+
+    They may lie in another folder, or under the file name that the collection used to
+    have.
+    """
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")}
     for root in roots - {models_directory()}:
         folder = next(root.glob(f"checkpoints/*/{collection.key}"), None)
@@ -219,8 +235,12 @@ def note_elsewhere(collection: Collection) -> None:
 
 
 def _lost_source(metrics: Path, collection: Collection) -> Path | None:
-    """Return the missing file of a model's collection, if it had this one's folder."""
-    with suppress(RerankerError):  # A damaged model of another collection
+    """Return the missing file of a model's collection, if it may have been renamed.
+
+    It may have been renamed if it was in the same folder as this collection's file.
+    Otherwise return None.
+    """
+    with suppress(RerankerError):  # Skip a damaged model of another collection
         content = checkpoints.read_json(metrics)
         source = Path(content.get("collection_file") or "/")
         file = collection.file
@@ -230,12 +250,16 @@ def _lost_source(metrics: Path, collection: Collection) -> Path | None:
 
 
 def warn_of_seen(ranker: Ranker) -> None:
-    """Warn that printed figures include judged topics of the model's training."""
+    """Print a warning if the model was trained on judged topics of the collection.
+
+    The measures printed for these topics mean nothing.
+    """
     collection = ranker.collection
     model = ranker.model
     if model is None or collection is None:
         return
-    # With given candidates, the training part is apart from the part ranked here.
+    # With given candidates, the training part has other topics than the part ranked
+    # here.
     if collection.given_candidates is not None:
         return
     if collection.name not in model.metrics.get("trained_on", []):
@@ -257,7 +281,11 @@ def warn_of_seen(ranker: Ranker) -> None:
 def _seen_topics(
     model: Model, collection: Collection, judged_topics: set[str]
 ) -> set[str]:
-    """Return the judged topics in a model's training, as its tuning lists them."""
+    """Return the judged topics that the model was trained on.
+
+    They are listed in the model's tuning. Without such a list, all judged topics count
+    as seen.
+    """
     tuning = _tuning_in(model.directory)
     if tuning and collection.name in tuning.collections:
         return judged_topics & set(tuning.topics)
@@ -265,7 +293,7 @@ def _seen_topics(
 
 
 def check_reads_given(model: Model) -> None:
-    """Raise RerankerError for a model that needs more than candidates and scores."""
+    """Raise RerankerError if a model needs more than candidates and their scores."""
     if not model.reads_given:
         signals = sorted(model.signals - {PRIOR})
         reads = "a whole list of candidates"
@@ -280,14 +308,15 @@ def check_reads_given(model: Model) -> None:
 def best_trained(
     collection: str, fits: Callable[[str], bool]
 ) -> tuple[str, Tuning] | None:
-    """Return name and tuning of the model that is best on held-out topics.
+    """Return (name, tuning) of the model that is best on held-out topics.
 
     Args:
         collection: key of a user's collection.
-        fits: whether a model of a name may be returned.
+        fits: returns whether the model of a given name may be chosen.
 
     Returns:
-        None if no fitting model gained enough for searches to use it (λ = 0).
+        None if no model fits, or if every fitting model gained too little to be used in
+        searches (its λ is 0).
 
     Raises:
         RerankerError: a model is damaged.
@@ -305,7 +334,7 @@ def best_trained(
         return None
 
     def quality(name: str) -> tuple[bool, float]:
-        # A λ tuned for another measure than AP comes after those tuned for AP.
+        # A λ tuned for another measure than AP ranks after those tuned for AP.
         tuning = tunings[name]
         return tuning.measure.startswith("AP"), tuning.cross_validated
 
@@ -314,7 +343,10 @@ def best_trained(
 
 
 def _trained_folder(model: str, collection: str) -> Path | None:
-    """Return the folder of a model trained here, with adapted vectors if possible."""
+    """Return the folder of a model trained here, or None if there is none.
+
+    A model that reads adapted word vectors is preferred.
+    """
     root = models_directory() / "checkpoints" / model
     for ending in (ADAPTED_SUFFIX, ""):
         folder = root / f"{collection}{ending}"

@@ -1,4 +1,4 @@
-"""Word frequencies of a collection's own posts, counted once and kept in a file."""
+"""Count the words of a collection's own posts, once, and keep the counts in a file."""
 
 import json
 from collections.abc import Sequence
@@ -19,16 +19,17 @@ from tweetrerank.pipeline.text import note
 from tweetrerank.rerankers.checkpoint import GENERAL, OF_POSTS
 from tweetrerank.rerankers.text.vocabulary import document_frequencies
 
-MOST_COUNTED = 100_000  # Posts whose words are counted, drawn at random from more
+# If there are more posts, this many are drawn at random and counted
+MOST_COUNTED = 100_000
 
 
 def named_frequencies(source: str, collection: Collection | None) -> str:
     """Return the source of word frequencies for a collection.
 
-    ``source`` is the one of the training, ``wordfreq:LANGUAGE``,
-    ``posts:LANGUAGE:FILE``, or a file. Its language becomes the collection's if
-    wordfreq has that, and its file that of the collection's posts if they can be
-    counted.
+    ``source`` is the source used in training: ``wordfreq:LANGUAGE``,
+    ``posts:LANGUAGE:FILE``, or a file. Its language is replaced by the collection's
+    language if wordfreq has it. Its file is replaced by the file of the collection's
+    posts if these can be counted.
     """
     fields = source.split(":", 2)
     kind = fields[0]
@@ -47,15 +48,16 @@ def named_frequencies(source: str, collection: Collection | None) -> str:
 
 
 def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
-    """Return the file of word frequencies of a collection's posts.
+    """Return the file with the word frequencies of a collection's posts.
 
     The file is written at the first use, by
     :func:`tweetrerank.rerankers.text.vocabulary.document_frequencies`. Posts that lie
-    in a search engine alone are counted if ``texts`` has them.
+    only in a search engine can be counted only if they are given as ``texts``.
 
     Returns:
-        None if candidates are given, the posts are not here or have changed since they
-        were indexed, or the file cannot be written.
+        None if the collection has given candidates, if its posts are not on this
+        machine or have changed since they were indexed, or if the file cannot be
+        written.
     """
     place = collection.index
     if place is None:
@@ -74,7 +76,8 @@ def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
             return None
         _write(path, texts)
     except (OSError, DataError) as error:
-        # A service can do without them; a search reports the error, too.
+        # A service works without these frequencies, and a search reports the error
+        # itself.
         note(f"{collection.title}: words have general frequencies: {error}")
         return None
     return path
@@ -87,7 +90,10 @@ def _write(path: Path, texts: Sequence[str]) -> None:
 
 
 def _path(place: IndexPlace, files: Sequence[Path]) -> Path:
-    """Return the file of word frequencies for posts in the present state of files."""
+    """Return the path of the word frequencies of posts in these files.
+
+    The path changes when the size or the time of a file changes.
+    """
     states: list[object] = [str(place)]
     for file in files:
         status = file.stat()
@@ -98,7 +104,10 @@ def _path(place: IndexPlace, files: Sequence[Path]) -> Path:
 
 
 def _texts_of(collection: Collection) -> Sequence[str]:
-    """Return texts of the posts, as far as they are not in a search engine alone."""
+    """Return the texts of the posts that can be read on this machine.
+
+    Posts that lie only in a search engine are left out.
+    """
     if not collection.engine:
         return _some_texts(collection)
     return _some_texts(collection.post_source) if collection.post_source else ()

@@ -1,7 +1,8 @@
-"""Learned fusion: candidates of several rankers, scored by a model of all their scores.
+"""Learned fusion: a model scores the candidates of several rankers.
 
-A post that one ranker misses may be found by another. The training sets of the models
-come from :mod:`tweetrerank.pipeline.training.fusion_lists`.
+The model reads the scores of all rankers, so a post that one ranker misses may still be
+found by another. Training sets for these models come from
+:mod:`tweetrerank.pipeline.training.fusion_lists`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,31 +40,31 @@ from tweetrerank.pipeline.text import say
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.model import Model
 
-OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
-SIGNAL = "signal:"  # Prefix of the feature families that read a ranker's scores
+OFFICIAL = "run_"  # Prefix of rankers that stand for a collection's official runs
+SIGNAL = "signal:"  # Prefix of the feature families that read the scores of a ranker
 
 
 @dataclass(frozen=True)
 class UnionRetriever:
-    """Finds the best candidates of several rankers, with the scores of all rankers.
+    """Finds the best candidates of several rankers, and the scores of all rankers.
 
     A post of an official run is a candidate even if its text is missing. Such a post
-    has an empty text and ranks by its scores alone.
+    gets an empty text and is ranked by its scores alone.
     """
 
     collection: Collection
     rankers: Sequence[str]
-    """Methods of search, and official runs with the prefix :data:`OFFICIAL`."""
-    sources: Sequence[str]  # Subset of ``rankers`` whose best posts are the candidates
-    depth: int = DEFAULT_HITS  # Number of candidates that each of these contributes
+    """Search methods, and official runs with the prefix :data:`OFFICIAL`."""
+    sources: Sequence[str]  # The subset of ``rankers`` that contribute their best posts
+    depth: int = DEFAULT_HITS  # Number of candidates that each source contributes
     name: str = "mean of min-max scores"  # Origin of the first score, for reports
 
     @classmethod
     def of(cls, collection: Collection, config: Any) -> Self:
-        """Return the retriever of a :class:`tweetrerank.rerankers.trees.fusion.Config`.
+        """Return a retriever for a :class:`tweetrerank.rerankers.trees.fusion.Config`.
 
-        Rankers are the feature families ``signal:NAME``. Raises UsageError for unknown
-        names, or without a ranker.
+        The rankers are the feature families named ``signal:NAME``. Raises UsageError if
+        a name is unknown or if there is no ranker.
         """
         rankers = [
             family.removeprefix(SIGNAL)
@@ -80,16 +81,17 @@ class UnionRetriever:
 
     @cached_property
     def index(self) -> LuceneIndex | EngineIndex:
-        """The collection's index, opened at the first use."""
+        """The collection's index. It is opened at the first use."""
         return self.collection.open_index()
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """Return the best posts of each source for each topic.
 
-        Each source contributes :attr:`depth` candidates, at most ``hits``. The other
-        posts of its best ``hits`` are the ``rest``. A candidate's score is the mean
-        over all rankers of its min-max score, 0 for a ranker that lacks it (CombSUM of
-        Fox and Shaw 1994). Raises DataError if the collection has no source.
+        Each source contributes :attr:`depth` candidates, at most ``hits``. The
+        remaining posts among its best ``hits`` become the ``rest``. The score of a
+        candidate is the mean of its min-max scores over all rankers, where a ranker
+        that lacks the candidate counts as 0 (CombSUM of Fox and Shaw 1994). Raises
+        DataError if the collection has none of the sources.
         """
         watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
@@ -112,10 +114,10 @@ class UnionRetriever:
         return self._with_signals(candidates, signals, watch)
 
     def read(self, candidates: Candidates) -> Candidates:
-        """Return the candidates with the scores of all rankers.
+        """Return the given candidates with the scores of all rankers.
 
-        The first-stage score becomes that of :meth:`search`, 0 if no ranker has the
-        post.
+        Their first-stage scores are replaced by those that :meth:`search` would give. A
+        candidate that no ranker has gets 0.
         """
         watch = Stopwatch()
         signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
@@ -130,7 +132,7 @@ class UnionRetriever:
     def _with_signals(
         self, candidates: Candidates, signals: Mapping[str, Run], watch: Stopwatch
     ) -> Candidates:
-        """Return the candidates with their scores and the seconds of the searches."""
+        """Return the candidates with their scores and the seconds of each search."""
         scores_of_candidates = {
             name: _restricted(scores, candidates.run)
             for name, scores in signals.items()
@@ -141,7 +143,10 @@ class UnionRetriever:
     def _signals(
         self, topics: Sequence[Topic], hits: int, watch: Stopwatch
     ) -> dict[str, Run]:
-        """Return the runs of the available rankers; a warning names the others."""
+        """Return name -> run for the available rankers.
+
+        A warning names the rankers that are not available.
+        """
         official_runs = self._official_runs(topics)
         signals: dict[str, Run] = {}
         missing = []
@@ -160,9 +165,10 @@ class UnionRetriever:
         return signals
 
     def _official_runs(self, topics: Sequence[Topic]) -> Mapping[str, Path]:
-        """Return the collection's official runs, for its own topics only.
+        """Return the collection's official runs if the topics are its own.
 
-        Other topics have no official runs, so none is reported as missing.
+        Other topics have no official runs, so for them the result is empty and no run
+        is reported as missing.
         """
         runs = self.collection.runs
         if not runs:
@@ -179,7 +185,10 @@ class UnionRetriever:
         hits: int,
         official_runs: Mapping[str, Path],
     ) -> Run:
-        """Return the best ``hits`` of one ranker; empty if it is not available."""
+        """Return the best ``hits`` posts of one ranker for each topic.
+
+        The run is empty if the ranker is not available.
+        """
         if name in self.collection.methods:
             retriever = IndexRetriever(
                 self.index, METHODS[name](), self.collection.skips_own_id
@@ -197,7 +206,7 @@ class UnionRetriever:
 
 
 def _problems(rankers: Sequence[str], sources: Sequence[str]) -> list[str]:
-    """Return what is wrong with the rankers of a configuration."""
+    """Return the problems found in the rankers and sources of a configuration."""
     available = ", ".join([*METHODS, f"{OFFICIAL}ql", f"{OFFICIAL}rm3"])
     problems = []
     for name in rankers:
@@ -222,7 +231,7 @@ def _problems(rankers: Sequence[str], sources: Sequence[str]) -> list[str]:
 
 
 def _restricted(run: Run, candidates: Run) -> Run:
-    """Return the scores of ``candidates`` in ``run``, in the candidates' order.
+    """Return the scores that ``run`` has for ``candidates``, in the candidates' order.
 
     The keys are the candidates' own string objects, which makes later look-ups fast.
     """
@@ -236,7 +245,7 @@ def _restricted(run: Run, candidates: Run) -> Run:
 
 
 def _without(run: Run, excluded: Run) -> Run:
-    """Return the run without the documents of another one."""
+    """Return the run without the documents of the run ``excluded``."""
     remaining: Run = {}
     for query_id, scores in run.items():
         omitted = excluded.get(query_id, {})
@@ -248,16 +257,17 @@ def _without(run: Run, excluded: Run) -> Run:
 
 @dataclass(frozen=True)
 class Fusion(Ranker):
-    """A trained fusion, over the candidates and scores of several rankers."""
+    """A ranker that applies a trained fusion to several rankers' scores."""
 
     retriever: UnionRetriever
     model: Model
     first_stage: Retriever | None = None
-    """Source of the candidates; the rankers then only score them."""
+    """Source of the candidates. If it is given, the rankers only score its
+    candidates."""
 
     @property
     def description(self) -> str:
-        """Folder of the model's weights."""
+        """Name of the model, and the folder of its weights."""
         return f"{self.name}, weights {'/'.join(self.model.directory.parts[-2:])}"
 
     def rank(
@@ -266,18 +276,22 @@ class Fusion(Ranker):
         hits: int = DEFAULT_HITS,
         progress: ProgressBar = hidden,
     ) -> Ranking:
-        """Rank the best posts of several rankers, as :meth:`Ranker.rank`.
+        """Rank the best posts of several rankers, as :meth:`Ranker.rank` does.
 
-        Posts that are not scored follow by their first scores.
+        Posts that the model does not score follow in the order of their first-stage
+        scores.
         """
         if self.first_stage:
             first_ranker = Ranker(self.first_stage, None, self.collection)
             return self.rerank(first_ranker.rank(topics, hits).candidates, progress)
-        self.retriever.index  # noqa: B018  Opened before the time counts.
+        self.retriever.index  # noqa: B018  It is opened before the time counts.
         return super().rank(topics, hits, progress)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
-        """Rank candidates by the scores of all rankers."""
+        """Rank the given candidates by the scores of all rankers.
+
+        The stages of the result start with the candidates' original run.
+        """
         name = self.first_stage.name if self.first_stage else "first stage"
         ranking = super().rerank(self.retriever.read(candidates), progress)
         stages = {name: candidates.run} | dict(ranking.stages)

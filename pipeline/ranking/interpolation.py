@@ -1,7 +1,9 @@
 """Mixtures λ · NN + (1 − λ) · LM of runs, and tuned λs with their files.
 
-Shipped files are never written. A λ that is tuned here for a shipped checkpoint is
-``lambda/<model>/<collection>.json`` below the folder of models.
+NN is the neural score and LM the lexical one. Shipped files are never written: a λ that
+is tuned here for a shipped checkpoint is stored below the folder of models, in
+``lambda/<model>/<checkpoint>.json``, or for a user's collection in
+``lambda/<model>/<checkpoint>/<collection>.json``.
 """
 
 import dataclasses
@@ -27,7 +29,7 @@ ManyScores = Mapping[str, Scores]
 
 
 class Calibration(NamedTuple):
-    """P(relevant) = 1 / (1 + exp(−(slope · score + intercept))), slope > 0.
+    """P(relevant) = 1 / (1 + exp(−(slope · score + intercept))) with slope > 0.
 
     Source: Platt (1999).
     """
@@ -38,35 +40,36 @@ class Calibration(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """A tuned λ with its provenance."""
+    """A tuned λ, and how it was obtained."""
 
-    weight: float  # λ, the neural score's share
-    curve: dict[float, float]  # λ -> mean measure over all topics
+    weight: float  # λ, the share of the neural score
+    curve: dict[float, float]  # λ -> mean of the measure over all topics
     cross_validated: float
-    """Mean of the measure over topics, each at the λ chosen without the topic's fold.
-    The choice does not bias it, unlike the curve's maximum."""
-    fold_weights: tuple[float, ...]  # λ of each fold
-    measure: str  # The maximised one, by ir_measures' name
+    """Mean of the measure over all topics, where each topic is measured at the λ chosen
+    without its fold. Unlike the maximum of the curve, it is not biased by the
+    choice."""
+    fold_weights: tuple[float, ...]  # The λ chosen for each fold
+    measure: str  # The measure that was maximised, by its name in ir_measures
     normalization: str
     folds: int
     seed: int
     topics: tuple[str, ...]
     collections: tuple[str, ...] = ()
     first_stage: str = ""
-    checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
+    checkpoint: str = ""  # Checkpoint of the neural scores, ``<model>/<name>``
     date: str = ""
     calibration: Calibration | None = None
-    """None: the scores do not grow with relevance."""
+    """None if the scores do not grow with relevance."""
     path: Path | None = dataclasses.field(default=None, compare=False)
-    """The file that it was read from."""
+    """The file that the tuning was read from."""
 
     @property
     def origin(self) -> str:
-        """The collections of the tuning, and its file."""
+        """The collections that λ was tuned on, and the file of the tuning."""
         return f"tuned on {', '.join(self.collections)}; {self.path}"
 
     def content(self) -> bytes:
-        """Return the content of its file: JSON with its own SHA-256."""
+        """Return the content of the tuning's file, JSON with its own SHA-256."""
         fields = dataclasses.asdict(self)
         del fields["path"]
         fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
@@ -75,9 +78,9 @@ class Tuning:
         return f"{text}\n".encode()
 
     def save(self, path: Path | str) -> None:
-        """Write the tuning, atomically.
+        """Write the tuning atomically.
 
-        In a checkpoint's folder it becomes one of the checkpoint's files.
+        In a checkpoint's folder, the file becomes one of the checkpoint's files.
         """
         folder = Path(path).parent
         if not (folder / "config.json").exists():
@@ -88,7 +91,10 @@ class Tuning:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a file of :meth:`save`; raise DataError for another one."""
+        """Read a file that :meth:`save` wrote.
+
+        Raises DataError if the file cannot be read, was changed, or holds no tuning.
+        """
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content.pop("sha256", None) not in (None, json_sha256(content)):
@@ -106,7 +112,10 @@ class Tuning:
 
 
 def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a tuning in their types, from the JSON of its file."""
+    """Return the fields of a tuning, converted to their types from JSON.
+
+    Raises ValueError if the weight is not from 0 to 1.
+    """
     fields = dict(content)
     fields["curve"] = {
         float(weight): float(value) for weight, value in content["curve"].items()
@@ -126,9 +135,9 @@ def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
 def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     """Return the files that may hold a checkpoint's λ, in the order of reading.
 
-    The first one is the one to write. Shipped checkpoints are read-only, so a λ tuned
-    for them lies in the home folder. A λ tuned on a user's ``collection`` (its key) is
-    for this collection only.
+    The first file is the one to write. Shipped checkpoints are read-only, so a λ tuned
+    for one of them lies in the folder of models. ``collection`` is the key of a
+    collection; a λ tuned on a user's own collection applies to that collection only.
     """
     resolved = checkpoint.resolve()
     shipped = checkpoints.SHIPPED.resolve()
@@ -144,9 +153,10 @@ def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
 
 
 def tuning_of(checkpoint: Path, collection: str = "") -> Tuning | None:
-    """Return the tuning of a checkpoint, or None if none was tuned.
+    """Return the tuning of a checkpoint, or None if no λ was tuned.
 
-    Raises DataError for a file of another checkpoint or collection.
+    Raises DataError if a file is damaged, or belongs to another checkpoint or
+    collection.
     """
     for path in tuning_files(checkpoint, collection):
         if path.exists():
@@ -158,7 +168,7 @@ def tuning_of(checkpoint: Path, collection: str = "") -> Tuning | None:
 
 
 def _check_origin(tuning: Tuning, path: Path, checkpoint: Path) -> None:
-    """Raise DataError if a tuning outside of the checkpoint belongs to another one."""
+    """Raise DataError if a file outside the checkpoint was tuned for another one."""
     expected = "/".join(checkpoint.resolve().parts[-2:])
     is_own = path.parent.name == OWN.strip("/")
     is_of_checkpoint = tuning.checkpoint == expected
@@ -177,16 +187,19 @@ def _check_origin(tuning: Tuning, path: Path, checkpoint: Path) -> None:
 def normalize(scores: Scores, query_id: str = "?") -> dict[str, float]:
     """Return one topic's scores, scaled to [0, 1].
 
-    Raises DataError for NaN and infinite scores.
+    Raises DataError if a score is NaN or infinite.
     """
     single_precision(scores, query_id)
     return dict(zip(scores, minmax(list(scores.values())), strict=True))
 
 
 def interpolate(lexical: ManyScores, neural: ManyScores, weight: float) -> Run:
-    """Return ``weight`` · neural + (1 − ``weight``) · lexical for the lexical run.
+    """Return ``weight`` · neural + (1 − ``weight``) · lexical for each lexical result.
 
-    Neural scores of other documents are ignored, also by the normalisation.
+    The scores of each topic are normalised to [0, 1] before they are mixed.
+
+    Neural scores of documents outside the lexical run are ignored, and do not affect
+    the normalisation.
 
     Raises:
         UsageError: the weight is not from 0 to 1.
@@ -205,9 +218,10 @@ def interpolate(lexical: ManyScores, neural: ManyScores, weight: float) -> Run:
 def normalized_pair(
     query_id: str, lexical: Scores, neural: ManyScores
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return one topic's lexical and neural scores, normalised.
+    """Return (lexical scores, neural scores) of one topic, normalised to [0, 1].
 
-    Both have the same documents in one order.
+    Both have the documents of the lexical run, in the same order. Raises DataError if a
+    neural score is missing, or if a score is NaN or infinite.
     """
     neural_scores = neural.get(query_id, {})
     missing = [doc_id for doc_id in lexical if doc_id not in neural_scores]

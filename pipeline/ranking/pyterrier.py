@@ -1,4 +1,4 @@
-"""Whole rankers as transformers of PyTerrier."""
+"""PyTerrier transformers that run a whole ranker."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def for_pyterrier(ranker: Ranker, hits: int = 1000) -> "pyterrier.Transformer":
-    """Return a transformer of PyTerrier that ranks by a ranker.
+    """Return a PyTerrier transformer that ranks by a ranker.
 
-    Queries (``qid``, ``query``) are searched for. Results (also ``docno``, ``text``,
-    ``score``, and optionally ``url``) are reranked. For models without a search see
+    A data frame of queries (columns ``qid`` and ``query``) is searched for. A data
+    frame of results, which also has ``docno``, ``text``, ``score`` and optionally
+    ``url``, is reranked. For models without a search, see
     :mod:`tweetrerank.rerankers.adapters`.
     """
     import pyterrier as pt
@@ -42,13 +43,13 @@ def for_pyterrier(ranker: Ranker, hits: int = 1000) -> "pyterrier.Transformer":
 
 
 def _topics(frame: "pandas.DataFrame") -> list[Topic]:
-    """Return the queries of a data frame, each once."""
+    """Return each query of a data frame once."""
     queries = frame[["qid", "query"]].drop_duplicates()
     return [Topic(*row) for row in queries.itertuples(index=False)]
 
 
 def _run(frame: "pandas.DataFrame", topics: list[Topic]) -> dict[str, dict[str, float]]:
-    """Return the scores of a data frame of results."""
+    """Return the scores of a data frame of results as a run."""
     run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
     rows = zip(frame["qid"], frame["docno"], frame["score"], strict=True)
     for query_id, doc_id, score in rows:
@@ -57,7 +58,10 @@ def _run(frame: "pandas.DataFrame", topics: list[Topic]) -> dict[str, dict[str, 
 
 
 def _posts(frame: "pandas.DataFrame", numbers: list[str]) -> dict[str, Post]:
-    """Return the posts of a data frame of results, with its columns of numbers."""
+    """Return doc_id -> post for a data frame of results.
+
+    The columns that are named in ``numbers`` become the numbers of the posts.
+    """
     urls = [""] * len(frame)
     if "url" in frame:
         urls = frame["url"].fillna("")

@@ -1,4 +1,4 @@
-"""From topics to a ranking: the file to read first.
+"""Rank posts for topics: read this file first.
 
 ::
 
@@ -6,11 +6,11 @@
     scores     = model.score(candidates.pairs())
     run        = candidates.run_of(scores)
 
-:meth:`Ranker.rank` is these three lines. The commands, the service and the library
-all rank by a :class:`Ranker`, which :func:`tweetrerank.ranker` builds. A
-:class:`tweetrerank.pipeline.ranking.fusion_ranker.Fusion` is a ranker whose candidates
-come from several retrievers. λ, the model's share in a mixture with the first stage,
-belongs to the model: :class:`tweetrerank.rerankers.mixed.Mixed`.
+These three lines are what :meth:`Ranker.rank` does. The commands, the service and the
+library all rank by a :class:`Ranker`, which :func:`tweetrerank.ranker` builds. A
+:class:`tweetrerank.pipeline.ranking.fusion_ranker.Fusion` is a ranker that takes its
+candidates from several retrievers. λ, the model's share in a mixture with the first
+stage, belongs to the model (:class:`tweetrerank.rerankers.mixed.Mixed`).
 """
 
 import time
@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     import pandas
 
 ProgressBar = Callable[[int], AbstractContextManager[Progress]]
-"""Number of pairs to score -> a progress bar."""
+"""A function that opens a progress bar for a given number of pairs."""
 
 Topics: TypeAlias = (
     "str | Topic | Mapping[str, str] | Mapping[int, str]"
     " | Iterable[str] | Iterable[Topic] | Iterable[Mapping[str, object]]"
     " | pandas.DataFrame | pandas.Series | None"
 )
-"""Topics to rank, in the forms of :func:`as_topics`: a text, texts, query_id -> text,
-records, or a data frame. None stands for the collection's topics."""
+"""Topics to rank, in one of the forms that :func:`as_topics` reads: a text, several
+texts, query_id -> text, records, or a data frame. None stands for the collection's
+topics."""
 
 
 def hidden(pairs: int) -> AbstractContextManager[Progress]:
@@ -66,7 +67,7 @@ class Hit(NamedTuple):
 
 
 class PlaceRecord(TypedDict):
-    """Place of a post in one stage, for JSON."""
+    """The place of a post in one stage, for JSON."""
 
     rank: int  # From 1
     score: float
@@ -78,7 +79,7 @@ class PostRecord(TypedDict):
     doc_id: str
     text: str
     url: str
-    stages: dict[str, PlaceRecord]  # Without the stages that lack the post
+    stages: dict[str, PlaceRecord]  # Stages that lack the post are left out
 
 
 class TopicRecord(TypedDict):
@@ -98,26 +99,27 @@ class RankingRecord(TypedDict):
 
 
 class Ranking(NamedTuple):
-    """Result of a :class:`Ranker`."""
+    """The result of a :class:`Ranker`."""
 
-    stages: Mapping[str, Run]  # Name -> run of each stage; the last one is the result
-    candidates: Candidates  # The scored posts, with their first-stage scores
+    stages: Mapping[str, Run]  # Name -> run of each stage. The last stage is the result
+    candidates: Candidates  # The posts that were scored, with their first-stage scores
     seconds: Mapping[str, float]
-    """Stage -> seconds of its work; another stage may have shared the cores."""
-    collection: Collection | None = None  # Origin of the topics, if known
+    """Stage -> seconds of its work. Another stage may have run on the same cores."""
+    # The collection that the topics belong to, if known
+    collection: Collection | None = None
 
     @property
     def run(self) -> Run:
         """Run of the last stage: query_id -> doc_id -> score.
 
-        pytrec_eval and ir_measures read it as it is.
+        pytrec_eval and ir_measures can read it without conversion.
         """
         return list(self.stages.values())[-1]
 
     def after(self, *others: Self) -> Self:
         """Return this ranking with the stages of ``others`` before its own.
 
-        All rankings have the same topics.
+        All rankings must have the same topics.
         """
         stages: dict[str, Run] = {}
         seconds = dict(self.seconds)
@@ -131,8 +133,8 @@ class Ranking(NamedTuple):
     def best(self, count: int | None, query_id: str = "", stage: str = "") -> list[Hit]:
         """Return the best ``count`` posts of a topic in a stage, or all for None.
 
-        The defaults are the first topic and the last stage. Posts without a known text
-        have an empty one.
+        The default topic is the first one, and the default stage is the last one. A
+        post without a known text gets an empty text.
         """
         run = self.stages[stage] if stage else self.run
         query_id = query_id or self.candidates.topics[0].query_id
@@ -143,7 +145,10 @@ class Ranking(NamedTuple):
         return hits
 
     def to_dict(self) -> RankingRecord:
-        """Return the ranking for JSON: the posts of each topic, best first."""
+        """Return the ranking in a form for JSON.
+
+        Each topic has its posts, best first.
+        """
         return {
             "collection": self.collection.name if self.collection else None,
             "seconds": dict(self.seconds),
@@ -151,7 +156,7 @@ class Ranking(NamedTuple):
         }
 
     def to_dataframe(self) -> "pandas.DataFrame":
-        """Return the run with PyTerrier's columns, best first, ranks from 0."""
+        """Return the run with PyTerrier's columns, best first. Ranks start at 0."""
         import pandas
 
         rows = []
@@ -164,7 +169,7 @@ class Ranking(NamedTuple):
         return pandas.DataFrame(rows, columns=columns)
 
     def _topic_record(self, topic: Topic) -> TopicRecord:
-        """Return the posts of the last stage, with their places in all stages."""
+        """Return a topic with the last stage's posts and their places in all stages."""
         stage_places = {
             name: places(run.get(topic.query_id, {}))
             for name, run in self.stages.items()
@@ -184,12 +189,12 @@ class Ranking(NamedTuple):
         return {"query_id": topic.query_id, "query": topic.text, "posts": posts}
 
     def _post(self, doc_id: str) -> Post:
-        """Return a post; a post that was not scored has an empty text."""
+        """Return a post by its id. A post that was not scored has an empty text."""
         return self.candidates.posts.get(doc_id, Post(doc_id, ""))
 
 
 class Stopwatch:
-    """Seconds of successive stages, by a clock."""
+    """Measures the seconds of successive stages with a clock."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}
@@ -197,7 +202,10 @@ class Stopwatch:
         self._last_stop = clock()
 
     def stop(self, stage: str) -> None:
-        """End the stage; its time is the time since the last call."""
+        """End a stage.
+
+        Its time is the time since the previous call, or since the start.
+        """
         now = self._clock()
         self.seconds[stage] = now - self._last_stop
         self._last_stop = now
@@ -205,25 +213,28 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Ranker:
-    """Ranks posts for topics: finds candidates, scores them, combines the scores."""
+    """Finds candidates for topics, scores them, and combines the scores."""
 
-    retriever: Retriever | None  # Finds candidates; None: they come from the caller
-    model: Model | None  # Scores candidates; None keeps the first stage's ranking
-    collection: Collection | None = None  # The one searched, if any
+    retriever: Retriever | None  # Finds candidates. With None, the caller gives them
+    model: Model | None  # Scores candidates. With None, the first stage's order stays
+    collection: Collection | None = None  # The collection that is searched, if any
 
     @property
     def name(self) -> str:
-        """Name of the model, or of the first stage without a model."""
+        """Name of the model, or of the first stage if there is no model."""
         return self.model.name if self.model else self.first_stage_name
 
     @property
     def first_stage_name(self) -> str:
-        """Name of the stage before the model's."""
+        """Name of the stage before the model."""
         return self.retriever.name if self.retriever else "first stage"
 
     @property
     def description(self) -> str:
-        """Use of the first stage's scores, λ and its origin; "" without a model."""
+        """How the first-stage scores are used, with λ and its origin.
+
+        It is "" without a model.
+        """
         return self.model.description if self.model else ""
 
     def rank(
@@ -235,12 +246,13 @@ class Ranker:
         """Find the best ``hits`` candidates of each topic, and rerank them.
 
         Args:
-            topics: topics to search for; None searches for the collection's.
-            hits: number of candidates for each topic.
-            progress: number of candidates -> a progress bar.
+            topics: topics to search for; None searches for the collection's topics.
+            hits: number of candidates to find for each topic.
+            progress: opens a progress bar for a number of candidates.
 
         Raises:
-            UsageError: retriever or topics are missing, or ``hits`` is below 1.
+            UsageError: the ranker has no retriever, there are no topics, or ``hits`` is
+                below 1.
             DataError: the topics are malformed, or a file or an index is damaged.
             RerankerError: the model cannot score the candidates.
         """
@@ -254,7 +266,10 @@ class Ranker:
         return self._ranking(candidates, hits, progress, watch)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
-        """Rank candidates of a run, a request, or a page of a search engine."""
+        """Rank the candidates of a run, of a request, or of a page of a search engine.
+
+        Raises RerankerError if the model cannot score the candidates.
+        """
         return self._ranking(candidates, len(candidates), progress, Stopwatch())
 
     def explain(
@@ -264,16 +279,18 @@ class Ranker:
         query_id: str = "",
         show: int = 10,
     ) -> ExplainedTopic:
-        """Return the reasons for the ranks of a topic's posts.
+        """Explain the ranks of a topic's posts.
 
         Args:
-            ranking: result of this ranker.
-            doc_ids: posts to explain; by default the best and those that moved most.
-            query_id: the topic; "" if there is only one.
-            show: number of best posts, without ``doc_ids``.
+            ranking: a result of this ranker.
+            doc_ids: posts to explain. The default is the best posts and those that
+                moved most.
+            query_id: the topic. It may be "" if there is only one.
+            show: number of best posts to explain if ``doc_ids`` is empty.
 
         Raises:
-            UsageError: the model has no explanation, or a post or topic is unknown.
+            UsageError: there is no model, it cannot explain its scores, or a post or
+                topic is unknown.
             DataError: the topic has no candidates.
         """
         if self.model is None:
@@ -283,7 +300,10 @@ class Ranker:
         )
 
     def _topics(self, topics: Topics) -> list[Topic]:
-        """Return the topics to search for, by default the collection's."""
+        """Return the topics to search for. The default is the collection's topics.
+
+        Raises UsageError if there are neither.
+        """
         if topics is not None:
             return as_topics(topics)
         if self.collection is None:
@@ -293,9 +313,10 @@ class Ranker:
     def _ranking(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
     ) -> Ranking:
-        """Return the stages of candidates.
+        """Score the candidates and return the ranking with all its stages.
 
-        Candidates of several searches may be more than ``hits``; their stages are cut.
+        Several searches together may find more than ``hits`` candidates, so their
+        stages are cut to the best ``hits``.
         """
         stages = {self.first_stage_name: candidates.run}
         if self.model:
@@ -315,7 +336,10 @@ class Ranker:
         progress: ProgressBar,
         watch: Stopwatch,
     ) -> dict[str, Run]:
-        """Return the model's stages; a warning names numbers that posts lack."""
+        """Return name -> run of the model's stages.
+
+        A warning names numbers that the model reads and the posts lack.
+        """
         stages: dict[str, Run] = {}
         with progress(len(candidates)) as report:
             pairs = candidates.pairs()
@@ -329,7 +353,10 @@ class Ranker:
 
 
 def _require_positive(name: str, value: object) -> int:
-    """Return a number of posts; raise UsageError for anything else."""
+    """Return ``value`` as an int.
+
+    Raises UsageError if it is not a whole number of at least 1.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise UsageError(
             f"`{name}`: found {value!r}, expected a whole number of at least 1"

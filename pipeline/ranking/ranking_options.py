@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def addresses(text: str) -> str:
-    """Return addresses of nodes, separated by commas, if all are valid."""
+    """Return the comma-separated addresses of nodes, if all of them are valid."""
     for url in text.split(","):
         check_url(url.strip())
     return text
@@ -61,7 +61,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class ForeignOptions(EngineOptions):
-    """Options of an index in a search engine, also of one made elsewhere."""
+    """Options of an index in a search engine, including one made by other software."""
 
     topic: ClassVar[str] = "search engine"
 
@@ -93,11 +93,12 @@ _ADDRESS_FIELDS = {
     "id_field": "id_field",
     "query": "query",
 }
-"""Option -> field of :class:`tweetrerank.indexes.engines.address.EngineAddress`."""
+"""Name of an option -> name of the field of
+:class:`tweetrerank.indexes.engines.address.EngineAddress` that it sets."""
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:
-    """Return the present fields of the address of a search engine."""
+    """Return the fields of a search engine's address that the options give."""
     fields = {}
     for option_name, name in _ADDRESS_FIELDS.items():
         value = getattr(options, option_name, None)
@@ -146,7 +147,7 @@ class ScoringOptions:
 
 @dataclass(frozen=True)
 class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
-    """Options of a collection, and of a model that ranks its posts."""
+    """Options of a collection and of a model that ranks its posts."""
 
     reranker: str = option(
         "model, or none for the first stage alone; fusion finds candidates by several "
@@ -176,7 +177,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def loading(self) -> dict[str, Any]:
-        """Return the arguments that loading a model and building a ranker share."""
+        """Return the keyword arguments shared by model loading and ranker building."""
         return {
             "device": self.device,
             "threads": self.threads,
@@ -185,7 +186,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         }
 
     def open_collection(self) -> "Collection":
-        """Open the collection, with the index and judgments of the options."""
+        """Open the collection with the index and judgments that the options name."""
         from tweetrerank.pipeline.collections.named import open_collection
 
         engine = engine_of(self)
@@ -222,7 +223,7 @@ class RankingOptions(ModelOptions):
     )
 
     def problems(self) -> list[str]:
-        """Return the contradictions among the options."""
+        """Return a message for each contradiction among the options."""
         problems = []
         if self.candidates and any((self.method, self.mu, self.parameter)):
             problems.append(
@@ -245,17 +246,18 @@ class RankingOptions(ModelOptions):
         return problems
 
     def open_ranker(self, collection: "Collection") -> "Ranker":
-        """Build the ranker of the options.
+        """Build the ranker that the options describe.
 
-        Raises UsageError if they contradict one another, or concern a search in a
-        collection with given candidates.
+        Raises UsageError if the options contradict one another, or if they concern a
+        search although the collection has given candidates.
         """
         from tweetrerank.pipeline.ranking.build import RankerSpecification
 
         problems = self.problems()
         if problems:
             raise UsageError(problems)
-        if collection.answers is not None:  # Without their files, which may be missing
+        # Do not read the candidates' files here: they may be missing
+        if collection.answers is not None:
             self._check_given(collection)
         parameters = list(self.parameter)
         if self.mu:
@@ -274,9 +276,12 @@ class RankingOptions(ModelOptions):
         return specification.build()
 
     def _check_given(self, collection: "Collection") -> None:
-        """Raise UsageError for options of a search, if candidates are given."""
+        """Raise UsageError if options of a search are given.
+
+        The collection has given candidates, so it is not searched.
+        """
         names = ["method", "mu", "parameter", "index", "engine"]
-        if not self.candidates:  # The ranks of a run say which its best hits are.
+        if not self.candidates:  # A run has ranks, so that its best hits are defined.
             names.append("hits")
         problems = []
         for name in names:

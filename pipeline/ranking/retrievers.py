@@ -1,4 +1,4 @@
-"""Candidates, and their retrievers: from an index, a run, or with the topics."""
+"""Candidates, and retrievers that find them in an index, a run, or a collection."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,38 +44,40 @@ from tweetrerank.rerankers.pairs import (
 )
 from tweetrerank.rerankers.text.spaces import ADAPTED
 
-Signals = dict[str, npt.NDArray[np.floating]]  # Name -> [P] values of the pairs
+# Name of a signal -> its value for each pair, [P]
+Signals = dict[str, npt.NDArray[np.floating]]
 
 
 @dataclass(frozen=True)
 class Candidates:
     """Posts to rank for each topic."""
 
-    topics: Sequence[Topic]  # All topics of the search, those without a result too
+    # All topics of the search, including those without a result
+    topics: Sequence[Topic]
     run: Run  # First-stage score of each candidate
     posts: Mapping[str, Post]  # doc_id -> post, for every candidate
     priors: Run | None = None
-    """query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent.
-    None takes the ranks of ``run``."""
+    """query_id -> doc_id -> prior of a candidate (:func:`priors_of`). Candidates that
+    it lacks have the prior 0. None computes priors from the ranks of ``run``."""
     signals: Mapping[str, Run] = field(default_factory=dict)
-    """Name of a ranker -> its scores, for the features ``signal:NAME``. A ranker may
-    lack candidates."""
+    """Name of a ranker -> its run, for the features ``signal:NAME``. A ranker may lack
+    some candidates."""
     resources: Mapping[str, Resources] = field(default_factory=dict, repr=False)
-    """query_id -> knowledge of the topic's collection."""
+    """query_id -> resources of the topic's collection, such as adapted word vectors."""
     rest: Run = field(default_factory=dict, repr=False)
-    """First-stage scores, from 0 to 1, of further posts. They are not scored and rank
-    last."""
+    """First-stage scores, from 0 to 1, of further posts. These posts are not scored by
+    the model and rank last."""
     forms: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """query_id -> part of the first stage that models may read: ``scores`` (the
-    default), the ``order`` of the posts, or ``nothing``."""
+    """query_id -> the part of the first stage that models may read: ``scores`` (the
+    default), ``order`` (only the order of the posts), or ``nothing``."""
     seconds: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Name -> seconds of each search that contributed candidates."""
+    """Name of a search that contributed candidates -> its seconds."""
 
     def __len__(self) -> int:
         return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
 
     def keys(self) -> list[tuple[str, str]]:
-        """Return all (query_id, doc_id), in the order of :meth:`pairs`."""
+        """Return (query_id, doc_id) of each candidate, ordered as :meth:`pairs`."""
         keys = []
         for topic in self.topics:
             query_id = topic.query_id
@@ -83,9 +85,9 @@ class Candidates:
         return keys
 
     def pairs(self) -> Pairs:
-        """Return the candidates as pairs of texts, for a model.
+        """Return the candidates as pairs of texts for a model.
 
-        Unknown signals are NaN.
+        Signals that are unknown for a pair are NaN.
         """
         pairs = self.texts
         resources: Sequence[Resources] = ()
@@ -96,13 +98,14 @@ class Candidates:
         return replace(pairs, signals=self._signals(pairs), resources=resources)
 
     def scored_by(self, model: Model) -> Run:
-        """Return the candidates' scores by a model, higher is better."""
+        """Return the scores that a model gives to the candidates. Higher is better."""
         return self.run_of(model.score(self.pairs()))
 
     def run_of(self, scores: npt.NDArray[np.floating]) -> Run:
-        """Return scores [P], in the order of :meth:`pairs`, as a run.
+        """Return scores [P], given in the order of :meth:`pairs`, as a run.
 
-        NaN leaves a candidate out. The posts of :attr:`rest` follow below.
+        A candidate with a NaN score is left out. The posts of :attr:`rest` follow below
+        all candidates. Topics without any post are left out.
         """
         run: Run = {}
         values = scores.tolist()
@@ -128,7 +131,7 @@ class Candidates:
 
     @cached_property
     def texts(self) -> Pairs:
-        """The pairs without signals."""
+        """The pairs of texts, without signals."""
         query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
         post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
         keys = self.keys()
@@ -159,7 +162,10 @@ class Candidates:
         return signals
 
     def _numbers(self, post_rows: Rows) -> Signals:
-        """Return the numbers of the posts ``post_rows`` [P] as signals."""
+        """Return the numbers of the posts as signals [P].
+
+        ``post_rows`` [P] holds the row of each pair's post.
+        """
         posts = self.posts.values()
         names: dict[str, None] = {}
         for post in posts:
@@ -173,7 +179,10 @@ class Candidates:
     def _scores(
         self, run: Run, unknown: float, kind: type = np.float32
     ) -> npt.NDArray[Any]:
-        """Return the scores [P] of a run, in the order of :meth:`pairs`."""
+        """Return the scores [P] of a run, in the order of :meth:`pairs`.
+
+        A candidate that the run lacks gets the value ``unknown``.
+        """
         if not run:
             return np.full(len(self), unknown, dtype=kind)
         scores_of_topics = (
@@ -190,10 +199,10 @@ class Candidates:
 def with_resources(
     candidates: Candidates, collection: Collection | None, judged_posts: bool = False
 ) -> Candidates:
-    """Return candidates with knowledge of their collection.
+    """Return the candidates with the resources of their collection.
 
-    These are adapted word vectors, if the collection has them, and with
-    ``judged_posts`` the judgments to train on.
+    These are the collection's adapted word vectors, if it has any, and with
+    ``judged_posts`` also the judgments to train on.
     """
     knowledge: dict[str, Any] = {}
     if collection and collection.adapted_space:
@@ -210,9 +219,10 @@ def with_resources(
 
 
 def priors_of(runs: Sequence[Run]) -> Run:
-    """Return the mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run.
+    """Return the mean over ``runs`` of 1 / ln(rank + 1).
 
-    Source: Severyn and Moschitti (2015), section 5.
+    A run that lacks a candidate counts as 0 for it. Source: Severyn and Moschitti
+    (2015), section 5.
     """
 
     def priors(scores: Mapping[str, float]) -> dict[str, float]:
@@ -227,9 +237,10 @@ def mean_over(
     runs: Sequence[Run],
     value_of: Callable[[dict[str, float]], dict[str, float]],
 ) -> Run:
-    """Return the mean over ``runs`` of each candidate's value, 0 outside a run.
+    """Return the mean over ``runs`` of each candidate's value.
 
-    ``value_of``: a topic's scores -> the values of its candidates.
+    A run that lacks a candidate counts as 0 for it. ``value_of`` takes the scores of a
+    topic and returns the values of its candidates.
     """
     total: Run = {}
     for run in runs:
@@ -241,20 +252,20 @@ def mean_over(
 
 
 class Retriever(Protocol):
-    """Finds candidates."""
+    """Finds candidates for topics."""
 
     @property
     def name(self) -> str:
-        """Origin of the candidates, for reports."""
+        """Where the candidates come from, for reports."""
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """Return the best ``hits`` posts of each topic."""
 
 
 def without_own_ids(run: Run) -> Run:
-    """Return a run in which no topic has a result with the topic's id.
+    """Return a run without results that have the same id as their topic.
 
-    BEIR's evaluation does the same. A note reports it once.
+    BEIR's evaluation also removes them. A note reports it once.
     """
     if any(query_id in scores for query_id, scores in run.items()):
         note(
@@ -271,15 +282,15 @@ def without_own_ids(run: Run) -> Run:
 
 @dataclass(frozen=True)
 class IndexRetriever:
-    """Finds candidates in an index."""
+    """Finds candidates by a search in an index."""
 
     index: LuceneIndex | EngineIndex
     method: Method
-    skips_own_id: bool = False  # Whether posts with the id of the topic are no results
+    skips_own_id: bool = False  # Whether to leave out a post with the topic's id
 
     @property
     def name(self) -> str:
-        """Name of the method."""
+        """Name of the search method."""
         return self.method.name
 
     def run(self, topics: Sequence[Topic], hits: int) -> Run:
@@ -293,7 +304,10 @@ class IndexRetriever:
         }
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """Return the best ``hits`` posts of each topic, none of them later than it."""
+        """Return the best ``hits`` posts of each topic.
+
+        None of them is later than its topic.
+        """
         run = self.run(topics, hits)
         return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))
 
@@ -304,20 +318,21 @@ class RunRetriever:
 
     run: Run
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
-    """doc_ids -> those posts that the collection has."""
+    """Returns doc_id -> post for those of the given doc_ids that the collection has."""
     name: str  # Name of the run, for reports and messages
     skip_unknown: bool = False
-    """Whether to leave out posts that the collection lacks, in place of an error."""
+    """Whether to leave out posts that the collection lacks instead of raising an
+    error."""
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """Return the first ``hits`` posts of each topic in the run.
 
         If posts are left out, the others keep the prior of their rank in the complete
-        run. Raises DataError if the run lacks all topics, or has posts that the
-        collection lacks.
+        run. Raises DataError if the run has none of the topics, or if the collection
+        lacks posts of the run that are not to be left out, or lacks all of them.
         """
         run = self._run_of(topics)
-        # With posts to leave out, more than the best hits may be needed.
+        # If posts are left out, the run must supply more than the best hits.
         requested = run if self.skip_unknown else best_of(run, hits)
         doc_ids = doc_ids_of(requested)
         posts = self.find_posts(doc_ids)
@@ -338,7 +353,10 @@ class RunRetriever:
         return Candidates(topics, best, posts, priors=priors_of([run]))
 
     def _run_of(self, topics: Sequence[Topic]) -> Run:
-        """Return the part of the run for these topics, under their own ids."""
+        """Return the part of the run for these topics, under the topics' own ids.
+
+        Raises DataError if there is none.
+        """
         query_ids = [topic.query_id for topic in topics]
         aligned_run = aligned(self.run, query_ids, self.name)
         run = {}
@@ -355,7 +373,10 @@ class RunRetriever:
 
 
 def _with_posts(run: Run, posts: Mapping[str, Post]) -> Run:
-    """Return the results with these posts, without topics that lack results."""
+    """Return the run restricted to these posts.
+
+    Topics left without a result are omitted.
+    """
     remaining: Run = {}
     for query_id, scores in run.items():
         in_collection = {
@@ -368,18 +389,18 @@ def _with_posts(run: Run, posts: Mapping[str, Post]) -> Run:
 
 @dataclass(frozen=True)
 class GivenRetriever:
-    """Takes the candidates that come with a collection's topics, without scores."""
+    """Takes the candidates, without scores, that come with a collection's topics."""
 
     collection: Collection
     name: str = "given, by id"
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """Return all candidates of each topic; ``hits`` is ignored."""
+        """Return all candidates of each topic. The argument ``hits`` is ignored."""
         candidates = self.collection.given_candidates or {}
         run = {topic.query_id: candidates.get(topic.query_id, {}) for topic in topics}
         posts = self.collection.find_posts(doc_ids_of(run))
         forms = dict.fromkeys(run, "nothing")
-        # Without scores there are no ranks, and so no priors.
+        # Without scores there are no ranks, so there are no priors.
         return Candidates(topics, run, posts, priors={}, forms=forms)
 
 
@@ -390,11 +411,11 @@ def retriever_for(
     parameters: Sequence[str] = (),
     skip_unknown: bool = False,
 ) -> Retriever:
-    """Return the source of a collection's candidates.
+    """Return the retriever of a collection's candidates.
 
-    For the arguments see :func:`tweetrerank.ranker`. Without ``candidates`` the index
-    is searched, unless candidates come with the topics. ``skip_unknown``: leave out
-    posts of ``candidates`` that the collection lacks.
+    The arguments are those of :func:`tweetrerank.ranker`. Without ``candidates`` the
+    index is searched, unless candidates come with the topics. With ``skip_unknown``,
+    posts of ``candidates`` that the collection lacks are left out.
     """
     if candidates:
         run = read_run(collection.runs.get(candidates, Path(candidates)))
@@ -403,7 +424,7 @@ def retriever_for(
         return RunRetriever(run, collection.find_posts, candidates, skip_unknown)
     if collection.given_candidates is not None:
         return GivenRetriever(collection)
-    # Wrong arguments are reported before an engine gets a request.
+    # Report wrong arguments before an engine gets a request.
     search_method = _method(collection, method, parameters)
     return IndexRetriever(
         collection.open_index(), search_method, collection.skips_own_id
@@ -413,9 +434,10 @@ def retriever_for(
 def _method(
     collection: Collection, name: str | None, parameters: Sequence[str]
 ) -> Method:
-    """Return the method of this name with changed parameters.
+    """Return the search method of this name with changed parameters.
 
-    An index that ranks by its own query has only that.
+    An index that ranks by its own query offers no other method. Raises UsageError if
+    the collection does not offer the method, or if a parameter is wrong.
     """
     offered = collection.methods
     if collection.engine and not offered:
@@ -442,7 +464,7 @@ def _method(
 
 
 def doc_ids_of(run: Run) -> list[str]:
-    """Return every post of a run once."""
+    """Return each post id of a run once."""
     doc_ids: dict[str, None] = {}
     for scores in run.values():
         doc_ids |= dict.fromkeys(scores)

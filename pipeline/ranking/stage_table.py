@@ -1,4 +1,4 @@
-"""Tables of runs' measures, and the best posts of a topic."""
+"""Print tables of measures, one row for each run, and the best posts of a topic."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,35 +20,38 @@ if TYPE_CHECKING:
     from tweetrerank.pipeline.collections.collection import Collection
     from tweetrerank.pipeline.ranking.ranker import Ranking
 
-SHOWN = 5  # Posts shown of a topic
+SHOWN = 5  # Number of posts that are shown for a topic
 
 Scores: TypeAlias = (
     "Ranking | Mapping[str, Mapping[str, float]] | Mapping[int, Mapping[int, float]]"
 )
-"""A ranking, or a run: query_id -> doc_id -> score."""
+"""A ranking, or a run (query_id -> doc_id -> score)."""
 
 Judgments: TypeAlias = (
     "str | Path | Sequence[str | Path] | Mapping[str, Mapping[str, int]]"
     " | Mapping[int, Mapping[int, int]] | Iterable[Mapping[str, object]]"
     " | pandas.DataFrame"
 )
-"""Judgments: a file or several, query_id -> doc_id -> grade, or rows."""
+"""Judgments: one file, several files, query_id -> doc_id -> grade, or rows."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures of the stages of a ranking; printed, a table with a row for each."""
+    """The measures of a ranking's stages.
+
+    Printing it shows a table, one row for a stage.
+    """
 
     title: str  # Collection and number of judged topics
     values: Mapping[str, Values]
     """Stage -> measure -> query_id -> value, for every judged topic."""
     milliseconds: Mapping[str, float] = field(default_factory=dict)
-    """Stage -> milliseconds a topic, for the stages with a known time."""
+    """Stage -> milliseconds per topic, for the stages with a known time."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Stage -> text at the end of its row."""
 
     def __getitem__(self, stage: str) -> dict[str, float]:
-        """Return measure -> mean over the judged topics, of one stage."""
+        """Return measure -> mean over the judged topics, for one stage."""
         values = self.values[stage]
         return {measure: mean(by_topic) for measure, by_topic in values.items()}
 
@@ -64,7 +67,7 @@ class Evaluation:
         return "\n".join(table_lines(header, rows, left=[0, notes_column]))
 
     def _row(self, stage: str) -> list[str]:
-        """Return the cells of a stage."""
+        """Return the cells of a stage's row."""
         row = [stage]
         row += [f"{value:.4f}" for value in self[stage].values()]
         if self.milliseconds:
@@ -80,16 +83,16 @@ def evaluate(
     qrels: "Judgments | None" = None,
     title: str = "run",
 ) -> Evaluation:
-    """Measure a ranking, stage by stage, or a run.
+    """Measure a run, or each stage of a ranking.
 
     Args:
-        ranking: result of a ranker, or a run, see
-            :func:`tweetrerank.pipeline.collections.trec.run_of`.
-        measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``, or one list
-            of them; by default the collection's.
-        qrels: query_id -> doc_id -> grade, rows, or a file; by default the
-            collection's.
-        title: name of a run in the table.
+        ranking: a result of a ranker, or a run in a form that
+            :func:`tweetrerank.pipeline.collections.trec.run_of` reads.
+        measures: names of measures in ir_measures, such as ``AP``, ``P@30`` or
+            ``nDCG@20``, or one list of them. The default is the collection's measures.
+        qrels: judgments: query_id -> doc_id -> grade, rows, or a file. The default is
+            the collection's judgments.
+        title: name of the run in the table. Rankings ignore it.
 
     Raises:
         DataError: there are no judgments.
@@ -122,7 +125,10 @@ def evaluate(
 
 
 def _grades(qrels: "Judgments | None", collection: "Collection | None") -> Qrels:
-    """Return judgments, by default the collection's."""
+    """Return the grades of the judgments. The default is the collection's judgments.
+
+    Raises DataError if there are none.
+    """
     if qrels is not None:
         return qrels_of(qrels)
     if collection is None:
@@ -137,7 +143,8 @@ def _grades(qrels: "Judgments | None", collection: "Collection | None") -> Qrels
 def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -> None:
     """Print the best posts of one topic in the first and the last stage of a ranking.
 
-    ``query_id`` None is the first topic with results, ``none`` prints nothing.
+    With ``query_id`` None, the first topic with results is printed. With ``"none"``,
+    nothing is printed.
     """
     topic = _topic_to_print(ranking, query_id)
     if topic is None:
@@ -156,7 +163,11 @@ def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -
 
 
 def _topic_to_print(ranking: "Ranking", query_id: str | None) -> Topic | None:
-    """Return the topic that a user chose, by default the first one with results."""
+    """Return the topic to print, or None if there is none.
+
+    With ``query_id`` None, this is the first topic with results. Raises UsageError if
+    the chosen topic has no results.
+    """
     candidates = ranking.candidates
     topics = {
         topic.query_id: topic

@@ -1,1 +1,1 @@
-"""Training sets, folds of topics, and tuning of λ."""
+"""Build training sets, train models on folds of topics, and tune λ."""

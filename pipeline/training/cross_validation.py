@@ -1,8 +1,8 @@
-"""λ, tuned by cross-validation on held-out topics, and the gain of a model on these.
+"""Tune λ by cross-validation, and measure a model's gain on held-out topics.
 
-On a user's collection, candidates are those of the search's first stage. λ is tuned on
-scores of models that had not seen the topics. Each topic is measured with the λ of the
-other folds, so the figures are those to expect on new topics.
+On a user's collection, the candidates are those of the search's first stage. λ is tuned
+on the scores of models that had not seen the topics. Each topic is measured with the λ
+that was chosen on the other folds, so the figures can be expected on new topics.
 """
 
 import dataclasses
@@ -37,31 +37,31 @@ from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.logistic import logistic_regression
 from tweetrerank.rerankers.model import Model
 
-FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
+FEWEST = 10  # A gain counts only with this many held-out judged topics or more
 HELD_OUT_FILE = "held_out.run.gz"
-"""In a checkpoint's folder: neural scores of training topics, by models that had not
-seen these topics."""
+"""File in a checkpoint's folder with neural scores of the training topics. The scores
+come from models that had not seen these topics."""
 
-STEPS = 20  # Steps of λ, from 0 to 1
+STEPS = 20  # Number of steps of λ from 0 to 1
 SEED = 1  # Seed of the folds
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """First-stage and neural scores of held-out topics, and their judgments."""
+    """The first-stage and neural scores of held-out topics, and their judgments."""
 
     lexical: Run
     neural: Run
     qrels: Qrels
     collections: Sequence[str] = ()
-    checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
+    checkpoint: str = ""  # Checkpoint of the neural scores, ``<model>/<name>``
     first_stage: str = "official query-likelihood runs"
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the scores of several collections.
+        """Return the scores of several collections together.
 
-        Names of collections become prefixes of the query_ids.
+        Each query_id gets the name of its collection as a prefix.
         """
         lexical: Run = {}
         neural: Run = {}
@@ -80,7 +80,9 @@ class HeldOut:
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> Self:
         """Read a checkpoint's scores of held-out topics.
 
-        Its training excluded the collection ``test``.
+        ``test`` is the collection that was left out of the checkpoint's training.
+        Raises DataError if there are no such scores, or if they are of other topics
+        than those of the training collections.
         """
         test = find(test, data).name
         neural = read_held_out(checkpoint, f"--test {test}")
@@ -107,14 +109,14 @@ class HeldOut:
         return cls(lexical, neural, qrels, names, source)
 
     def tune(self, measure: str = "AP", folds: int = 5) -> Tuning:
-        """Return the λ of the grid 0, 0.05, … 1 with the best mean over judged topics.
+        """Return the tuning with the λ that has the best mean over the judged topics.
 
-        Among equally good weights this is the middle of their longest stretch, which is
-        the least sensitive to the topics at hand. Judged topics without results count
-        as 0 for every λ.
+        λ is taken from the grid 0, 0.05, … 1. If several weights are equally good, it
+        is the middle of their longest stretch, which depends least on the topics at
+        hand. Judged topics without results count as 0 for every λ.
 
-        Raises UsageError for more folds than topics or fewer than 2, or an unknown
-        measure.
+        Raises UsageError if the measure is unknown, or if ``folds`` is below 2 or above
+        the number of topics.
         """
         count = len(self.qrels)
         if not 2 <= folds <= count:
@@ -142,9 +144,9 @@ class HeldOut:
         )
 
     def unmixed(self, measure: str, folds: int) -> Tuning:
-        """Return the figures of a model without λ.
+        """Return the figures of a model that is not mixed by λ.
 
-        Its scores are those of topics held out in folds.
+        Its scores are those of topics that were held out in folds.
         """
         evaluator = Evaluator(self.qrels, [measure])
         first = mean(evaluator(self.lexical)[measure])
@@ -161,7 +163,7 @@ class HeldOut:
         )
 
     def _grid(self, measure: str) -> dict[float, dict[str, float]]:
-        """Return λ -> query_id -> measure of the mixture."""
+        """Return λ -> query_id -> value of the measure for the mixture."""
         evaluator = Evaluator(self.qrels, [measure])
         lexical = {q: self.lexical[q] for q in evaluator.query_ids if q in self.lexical}
         values = {}
@@ -172,7 +174,7 @@ class HeldOut:
         return values
 
     def _tuning(self, **figures: Any) -> Tuning:
-        """Return a tuning with these figures and the provenance of the scores."""
+        """Return a tuning with these figures and with the origin of the scores."""
         return Tuning(
             **figures,
             topics=tuple(self.qrels),
@@ -187,7 +189,7 @@ class HeldOut:
 def _curve(
     values: Mapping[float, Mapping[str, float]], query_ids: set[str]
 ) -> dict[float, float]:
-    """Return λ -> mean over some topics of its values."""
+    """Return the mean value for each λ over the given topics."""
     return {
         weight: mean(by_topic[query_id] for query_id in query_ids)
         for weight, by_topic in values.items()
@@ -195,10 +197,11 @@ def _curve(
 
 
 def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
-    """Return the logistic calibration of judged topics' scores.
+    """Return the logistic calibration of the scores of judged topics.
 
     All topics have the same weight. Posts without a judgment count as not relevant.
-    None if there are no relevant posts, or their scores are not higher.
+    Returns None if no post or every post is relevant, or if relevant posts do not have
+    higher scores.
     """
     values: list[list[float]] = []  # [P, 1]
     relevant: list[bool] = []
@@ -211,7 +214,7 @@ def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
             weights += [1 / len(topic_scores)] * len(topic_scores)
     if len(set(relevant)) < 2:
         return None
-    # Without regularisation, which would depend on the scores' scale.
+    # There is no regularisation, because it would depend on the scale of the scores.
     [slope], intercept = logistic_regression(values, relevant, weights)
     if slope > 0:
         return Calibration(round(float(slope), 6), round(intercept, 6))
@@ -221,8 +224,8 @@ def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
 def read_held_out(checkpoint: Path, training: str) -> Run:
     """Read the held-out scores in a checkpoint's folder.
 
-    ``training``: options of a training that writes them, for the message of the
-    DataError without such scores.
+    Raises DataError if there are none. Its message suggests to train with the options
+    ``training``.
     """
     path = checkpoint / HELD_OUT_FILE
     if not path.exists():
@@ -234,7 +237,10 @@ def read_held_out(checkpoint: Path, training: str) -> Run:
 
 
 def fold_topics(query_ids: Iterable[str], folds: int, seed: int) -> list[list[str]]:
-    """Return the query_ids in ``folds`` random parts, whatever their order."""
+    """Return the query_ids in ``folds`` random parts.
+
+    The parts do not depend on the order of ``query_ids``.
+    """
     shuffled = sorted(query_ids)
     random.Random(seed).shuffle(shuffled)
     return [shuffled[number::folds] for number in range(folds)]
@@ -251,9 +257,12 @@ def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:
 
 
 def _best(curve: Mapping[float, float]) -> float:
-    """Return the middle of the longest stretch of best weights, the lower of two."""
-    # Equal means of different values, 1/30 and 2/30 or 3/30 and 0, may differ in the
-    # last bit.
+    """Return the middle of the longest stretch of best weights.
+
+    If the stretch has two middles, return the lower one.
+    """
+    # Equal means of different values, such as 1/30 and 2/30 or 3/30 and 0, may differ
+    # in the last bit.
     limit = max(curve.values()) - 1e-12
     groups = itertools.groupby(curve, key=lambda weight: curve[weight] >= limit)
     stretches = [list(stretch) for is_best, stretch in groups if is_best]
@@ -269,9 +278,10 @@ def compare(
 ) -> Tuning:
     """Return the tuning of a trained model, and print the rankings of held-out topics.
 
-    λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics
-    or no gain. Otherwise it is 1 for a model that is not mixed. ``first_stage`` has the
-    first stage's candidates, or a model's windows if it reads lists.
+    λ is 0, which means the ranking without the model, if there are fewer than
+    :data:`FEWEST` topics or if there is no gain. Otherwise λ is 1 for a model that is
+    not mixed. ``first_stage`` holds the first stage's candidates, or a model's windows
+    if the model reads lists.
     """
     model = outcome.model
     held_out = outcome.held_out_run
@@ -308,7 +318,10 @@ def compare(
 def _print_rankings(
     runs: Mapping[str, Run], qrels: Qrels, measures: Sequence[str]
 ) -> float:
-    """Print the measures of rankings; return the best first measure but the last's."""
+    """Print the measures of rankings.
+
+    Return the best value of the first measure among all rankings but the last.
+    """
     evaluator = Evaluator(qrels, measures)
     print(f"{len(qrels)} held-out topics:")
     figures = [(label, evaluator(run)) for label, run in runs.items()]
@@ -319,7 +332,7 @@ def _print_rankings(
 def _baselines(
     model: Model, collection: Collection, candidates: Candidates
 ) -> dict[str, Run]:
-    """Return rankings by the first stage, the shipped model and the shipped fusion.
+    """Return the rankings by the first stage, the shipped model and the shipped fusion.
 
     The fusion is left out if the model reads lists.
     """
@@ -344,11 +357,13 @@ def _baselines(
 
 
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
-    """Return the tuning, with λ = 0 if the model's gain is not certain.
+    """Return the tuning, with λ set to 0 if the model's gain is not certain.
+
+    The reason for λ = 0 is printed.
 
     Args:
-        tuning: tuning of a model.
-        without: best figure without the model.
+        tuning: the tuning of a model.
+        without: the best figure without the model.
         attempt: options of a search with the model, for the printed message.
     """
     topics = len(tuning.topics)
@@ -369,10 +384,10 @@ def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
 def held_out_scores(
     model: str, collection: Collection, checkpoint: Path, most: int | None = None
 ) -> HeldOut:
-    """Return first-stage and neural scores of the topics to tune λ on.
+    """Return the first-stage and neural scores of the topics to tune λ on.
 
-    The neural scores come from the training's held-out topics. A checkpoint of another
-    training, such as a shipped one, scores the topics now.
+    The neural scores are those of topics held out in the training. If the checkpoint
+    was not trained on the collection, as a shipped one, it scores the topics now.
 
     Args:
         model: name of the model.
@@ -381,7 +396,7 @@ def held_out_scores(
         most: number of topics; None takes all.
 
     Raises:
-        DataError: topics or posts have changed since the training.
+        DataError: the topics or posts have changed since the training.
     """
     data = own_training_set(collection, most)
     candidates = data.training.candidates

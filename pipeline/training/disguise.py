@@ -1,6 +1,6 @@
-"""Disguised language: lists whose letters are substituted by those of another alphabet.
+"""Disguise the language of lists by substituting their letters.
 
-They simulate a language that is unknown to every source of words.
+The letters of another alphabet simulate a language that no source of words knows.
 """
 
 import string
@@ -15,7 +15,7 @@ from tweetrerank.rerankers.text.words import MENTION_OR_LINK
 
 Value = TypeVar("Value")
 
-PREFIX = "disguised/"  # Prefix of the doc_ids
+PREFIX = "disguised/"  # Prefix of the doc_ids of disguised posts
 
 _GEORGIAN_A = 0x10D0
 
@@ -26,7 +26,8 @@ _LOWERCASE = {
 _UPPERCASE = {ord(a): _LOWERCASE[ord(a.lower())] for a in string.ascii_uppercase}
 
 LETTERS = _LOWERCASE | _UPPERCASE
-"""Code of a Latin letter -> Georgian letter. Georgian has no capitals, no accents."""
+"""Code of a Latin letter -> Georgian letter. Georgian has no capitals and no
+accents."""
 
 _LATIN = {ord(georgian): chr(latin) for latin, georgian in _LOWERCASE.items()}
 
@@ -34,7 +35,7 @@ _LATIN = {ord(georgian): chr(latin) for latin, georgian in _LOWERCASE.items()}
 def disguised(lists: JudgedCandidates) -> JudgedCandidates:
     """Return lists with substituted letters, and the judgments of their topics.
 
-    Scores, links and mentions remain.
+    Scores, links and mentions stay as they are.
     """
     candidates = lists.candidates
     run = {}
@@ -64,7 +65,7 @@ def disguised(lists: JudgedCandidates) -> JudgedCandidates:
 
 
 def disguised_frequencies(idf: Idf) -> Idf:
-    """Return the word frequencies of posts with substituted letters."""
+    """Return word frequencies for posts with substituted letters."""
 
     def share(word: str) -> float:
         return idf.share(word.translate(_LATIN))

@@ -1,4 +1,4 @@
-"""Training lists of fusions: the candidates and scores of all searches."""
+"""Build training lists for fusions: the candidates and scores of all searches."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,10 @@ from tweetrerank.rerankers.trees.fusion import Config
 def fusion_lists(
     config: Config, collections: Sequence[Collection], judged_posts: bool = False
 ) -> JudgedCandidates:
-    """Return candidates and scores of all rankers of a fusion, for training topics.
+    """Return the candidates of a fusion on the training topics.
 
-    ``judged_posts``: whether the model reads the judgments of other topics.
+    They have the scores of all its rankers. ``judged_posts`` says whether the model
+    reads the judgments of other topics.
     """
     lists = TrainingLists(collections)
     for collection in collections:

@@ -1,6 +1,7 @@
-"""First stages of search engines, computed in memory: BM25, a vector search, a hybrid.
+"""Compute the first stages of search engines in memory: BM25, vectors, and a hybrid.
 
-Models of lists are trained on the candidates that a reranker behind an engine gets.
+Models of lists are trained on the candidates that a reranker behind a search engine
+gets.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +22,19 @@ from tweetrerank.rerankers.text.lexicon import Lexicon
 from tweetrerank.rerankers.text.spaces import text_vectors
 
 Floats = npt.NDArray[np.floating]
-Scores = Callable[[Topic], Floats]  # A topic -> a score [N] of each post
+# Takes a topic and returns the score of each post, [N]
+Scores = Callable[[Topic], Floats]
 
 ENGINES = BM25(k1=1.2, b=0.75)  # The defaults of Lucene, OpenSearch and Elasticsearch
-BLOCK = 4096  # Texts whose vectors are computed together, which bounds the kept words
+# Number of texts whose vectors are computed together. It bounds the words in memory.
+BLOCK = 4096
 
 
 @dataclass(frozen=True)
 class MemoryRetriever:
-    """Ranks all posts of a collection by scores computed in memory.
+    """Ranks all posts of a collection by scores that are computed in memory.
 
-    Results have a score above ``least``, and are no later than the topic.
+    Results have a score above ``least`` and are no later than the topic.
     """
 
     name: str
@@ -52,7 +55,7 @@ class MemoryRetriever:
         )
 
     def _results(self, topic: Topic, hits: int) -> dict[str, float]:
-        """Return the best ``hits`` posts of one topic, best first."""
+        """Return doc_id -> score of a topic's best ``hits`` posts, best first."""
         scores = self.scores(topic)  # [N]
         if topic.max_doc_id is not None:
             latest = int(topic.max_doc_id)
@@ -68,8 +71,9 @@ class MemoryRetriever:
 def memory_retrievers(collection: Collection) -> list[MemoryRetriever]:
     """Return the first stages ``standard``, ``cosine`` and ``hybrid`` of a collection.
 
-    They rank by BM25 of words without stems, by the cosine of general word vectors, and
-    by the sum of both.
+    They rank by BM25 on unstemmed words, by the cosine of general word vectors, and by
+    the sum of both. In the sum, the BM25 scores of a topic are divided by their
+    maximum.
     """
     posts = list(collection.posts())
     texts = [post.text for post in posts]
@@ -89,9 +93,10 @@ def memory_retrievers(collection: Collection) -> list[MemoryRetriever]:
 
 
 def bm25(texts: Sequence[str]) -> Scores:
-    """Return BM25 of texts [N], over the words of an engine's analyzer ``standard``.
+    """Return a function that scores texts [N] by BM25.
 
-    These are all words, without stems.
+    The words are those of an engine's analyzer ``standard``: all words, without
+    stemming.
     """
     lexicon = Lexicon.from_texts(texts)
     columns = {word: column for column, word in enumerate(lexicon.words)}
@@ -120,7 +125,10 @@ def bm25(texts: Sequence[str]) -> Scores:
 
 
 def _cosine(texts: Sequence[str]) -> Scores:
-    """Return the cosine of the sums of general word vectors, for texts [N]."""
+    """Return a function that scores texts [N] by a cosine.
+
+    It is the cosine between the sums of general word vectors of the topic and the text.
+    """
     blocks = [
         text_vectors(texts[start : start + BLOCK])
         for start in range(0, len(texts), BLOCK)

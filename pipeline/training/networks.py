@@ -1,6 +1,6 @@
-"""Training of networks: held-out topics stop each part early.
+"""Train networks, where held-out topics stop the training of each fold early.
 
-The last part, all topics, is trained for the median of the folds' best epochs.
+The final network is trained on all topics, for the median of the folds' best epochs.
 """
 
 import dataclasses
@@ -31,11 +31,14 @@ from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 Floats = npt.NDArray[np.float32]
 StepProgress = Callable[[str, int, int, str], None]
-"""Called with the part, the epoch, the step and a message."""
+"""Called with the name of the part, the epoch, the step and a message."""
 
 
 def train(plan: Plan, vectors: Path, device: str) -> Outcome:
-    """Train a network; ``vectors`` is a file of word vectors, or ``NO_FILE``."""
+    """Train a network on ``device``.
+
+    ``vectors`` is a file of word vectors, or ``NO_FILE`` for the general ones.
+    """
     trainer = _Trainer(plan, vectors, device)
     steps = trainer.examples.steps_of_epoch(plan.settings)
     with step_bar(steps) as progress:
@@ -43,7 +46,7 @@ def train(plan: Plan, vectors: Path, device: str) -> Outcome:
 
 
 class _Trainer:
-    """Trains a network on one part of a training set after the other."""
+    """Trains a network on each part of a training set in turn."""
 
     def __init__(self, plan: Plan, vectors: Path, device: str) -> None:
         self._plan = plan
@@ -68,7 +71,11 @@ class _Trainer:
         held_out: JudgedCandidates,
         held_out_rows: Rows,
     ) -> tuple[Network, Floats]:
-        """Train on the pairs ``rows``; return the network and the held-out scores."""
+        """Train on the pairs ``rows``.
+
+        Return (the network, its scores of the held-out pairs). Without held-out pairs
+        there are no scores, and the number of epochs is that of the earlier parts.
+        """
         network = self._build()
         settings = self._plan.settings
         training = self.examples
@@ -98,7 +105,7 @@ class _Trainer:
         return network, score_tokenized(network.model, validation.pairs)
 
     def _build(self) -> Network:
-        """Return an untrained network, the same at every call."""
+        """Return an untrained network. It has the same weights at every call."""
         plan = self._plan
         devices.share_threads()
         torch.manual_seed(plan.settings.seed)
@@ -113,22 +120,22 @@ class _Trainer:
 
 
 def _vocabulary(plan: Plan, vectors: Path) -> Vocabulary:
-    """Return the words of the texts, with their vectors."""
+    """Return the vocabulary of the training texts, with word vectors."""
     texts = plan.data.texts
     word_vectors = (
         general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
     )
-    # Words of a single post are matched like unknown words, without vectors.
+    # Words that occur in a single post are treated as unknown words, without vectors.
     minimum = 1 if plan.data.development else 2
     tokens = getattr(plan.config, "tokens", "words")
     return Vocabulary.build(texts, word_vectors, minimum, tokens=tokens)
 
 
 def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> Examples:
-    """Return the judged candidates as the network reads them."""
+    """Return the judged candidates in the form that the network reads."""
     model = network.model
     pairs = Tokenized.from_pairs(data.candidates.pairs(), network.encoder, model)
-    # Corrupted pairs are made during training, so they cannot be compared beforehand.
+    # Corrupted pairs are made during training, so they cannot be compared in advance.
     if model.interactions_are_fixed and settings.sampling != "corrupted":
         with bar(len(pairs.query_index), "comparing", "pair") as progress:
             pairs = compared_once(model, pairs, progress)

@@ -1,4 +1,4 @@
-"""A training: from its options to a checkpoint folder, with the gain of its model."""
+"""Run a training: from its options to a checkpoint folder and the model's gain."""
 
 import dataclasses
 import gzip
@@ -57,7 +57,7 @@ from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY
 
 
 class _Material(NamedTuple):
-    """Configuration and data of a training; for the fields see :class:`Plan`."""
+    """Configuration and data of a training. For the fields see :class:`Plan`."""
 
     configuration: str | None
     config: Any
@@ -69,7 +69,8 @@ class _Material(NamedTuple):
 def train(options: Options, own: Collection | None = None) -> Path:
     """Train a model, and return the folder of its checkpoint.
 
-    ``own``: a user's collection to train on; the options may name it, too.
+    ``own`` is a user's collection to train on. The options may name it instead. Raises
+    UsageError listing every problem found in the options.
     """
     _check(options)
     if options.collection and is_own(options.collection):
@@ -98,7 +99,7 @@ def train(options: Options, own: Collection | None = None) -> Path:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError for an unknown model, or options that exclude each other."""
+    """Raise UsageError for an unknown model, or if options contradict one another."""
     names = registry.names()
     if options.model not in names:
         raise UsageError(
@@ -119,7 +120,7 @@ def _check(options: Options) -> None:
 
 
 def _contradictions(options: Options) -> Iterator[str]:
-    """Yield the options that exclude each other."""
+    """Yield a message for each pair of options that exclude each other."""
     if options.collection:
         if options.test:
             yield "--test and --collection: found both, expected one of them"
@@ -141,7 +142,11 @@ def _contradictions(options: Options) -> Iterator[str]:
 
 
 def _vector_file(options: Options) -> Path:
-    """Return the file of ``--vectors``, in the data folder if it is not found here."""
+    """Return the file that ``--vectors`` names.
+
+    It is looked for in the data folder if it is not found here. Without the option, it
+    is the default file, or ``NO_FILE`` if that is missing.
+    """
     default = default_vectors(options.data)
     chosen = options.vectors
     if chosen is None:
@@ -152,13 +157,14 @@ def _vector_file(options: Options) -> Path:
 
 
 def _plan(options: Options, own: Collection | None, settings: Settings) -> Plan:
-    """Return the plan of the training: settings, configuration and data."""
+    """Return the plan of the training: its settings, configuration and data."""
     reads: Reads = registry.reads(options.model) or "posts"
     if reads == "posts":
         material = _of_posts(options, own)
     else:
         material = _of_lists(options, own, reads)
-    # Posts of microblog years come from pools, which are rich in the topics' words.
+    # Posts of microblog years come from judged pools, in which the words of the topics
+    # are more frequent than elsewhere.
     has_posts = reads == "lists" and (own or material.data.training.groups)
     source = options.idf or (OF_POSTS if has_posts else GENERAL)
     folds = options.folds
@@ -169,7 +175,10 @@ def _plan(options: Options, own: Collection | None, settings: Settings) -> Plan:
 
 
 def _of_posts(options: Options, own: Collection | None) -> _Material:
-    """Return official or given candidates, or those of a user's first stage."""
+    """Return the material for a model of posts.
+
+    The candidates are those of a user's first stage, given ones, or official ones.
+    """
     config = _config(options, options.configuration)
     if own:
         data = training_set.own_training_set(own)
@@ -191,7 +200,7 @@ def _of_posts(options: Options, own: Collection | None) -> _Material:
 
 
 def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Material:
-    """Return the lists of several searches, or windows.
+    """Return the material for a model of lists or of several searches.
 
     A training on a user's collection extends shipped trees.
     """
@@ -200,7 +209,8 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Materi
             f"--collection: {options.model} ranks what searches find; name the "
             "collection to leave out by --test, or the file of an own one"
         )
-    _config(options, options.configuration)  # Mistakes in settings come before data.
+    # Report mistakes in settings before data is read.
+    _config(options, options.configuration)
     test = named.find(options.test, options.data) if options.test else None
     collections = [own] if own else _judged(options, test, reads)
     configuration = options.configuration
@@ -218,7 +228,7 @@ def _of_own_lists(
 ) -> _Material:
     """Return lists of a user's collection, the baseline, and the trees to extend."""
     config = _own_config(options, own, config)
-    # This checks judgments and numbers before the long work.
+    # This call checks judgments and numbers before the long work.
     baseline = training_set.own_training_set(own)
     data = _list_data(options, [own], reads, config)
     if reads == "lists":
@@ -234,7 +244,7 @@ def _list_data(
     config: Any,
     test: Collection | None = None,
 ) -> TrainingSet:
-    """Return the training lists of collections, without those of ``test``."""
+    """Return the training lists of collections. ``test`` is the collection left out."""
     reads_judgments = JUDGED in _families(config)
     if reads == "lists":
         lists = window_lists(
@@ -253,20 +263,20 @@ def _list_data(
 
 
 def _families(config: Any) -> list[str]:
-    """Return the families of features of a configuration; none for most networks."""
+    """Return the feature families of a configuration. Most networks have none."""
     families: str = getattr(config, "families", "")
     return families.split(",")
 
 
 def _with_families(config: Any, families: Sequence[str]) -> Any:
-    """Return the configuration with other families of features."""
+    """Return the configuration with these feature families instead of its own."""
     return dataclasses.replace(config, families=",".join(families))
 
 
 def _own_config(options: Options, own: Collection, config: Any) -> Any:
     """Return a configuration that reads a user's judgments and numbers.
 
-    Official runs are not read. Families chosen by ``--set`` stay.
+    It reads no official runs. Families that were chosen by ``--set`` are kept.
     """
     if any(change.startswith("families=") for change in options.set):
         return config
@@ -279,9 +289,10 @@ def _own_config(options: Options, own: Collection, config: Any) -> Any:
 
 
 def _shipped_start(model: str, config: Any) -> Path | None:
-    """Return the shipped checkpoint with the same features.
+    """Return the shipped checkpoint with the same features, or None if there is none.
 
-    Shipped models have no features of judgments and numbers, so these do not count.
+    Features of judgments and numbers are ignored in the comparison, because shipped
+    models have none.
     """
     families = [
         name
@@ -301,8 +312,9 @@ def _judged(
 ) -> list[Collection]:
     """Return the judged collections to train on.
 
-    For a microblog year these are the other years, else all collections that are
-    searched. Models of lists also train on collections with given answers.
+    If ``test`` is a microblog year, these are the other years. Otherwise they are all
+    collections that are searched, and for models of lists also collections with given
+    answers. Raises UsageError if there are none.
     """
     of_any_kind = test is None or not test.runs
     names = options.train_on or named.training_collections(
@@ -322,9 +334,9 @@ def _judged(
 
 
 def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
-    """Return the configuration for TREC Microblog or for other collections.
+    """Return the name of the configuration for TREC Microblog or for other collections.
 
-    It is the adapted one if all collections have adapted word vectors.
+    If all collections have adapted word vectors, it is the adapted one.
     """
     names = registry.find(model).configurations
     default = "general"
@@ -358,14 +370,14 @@ def _directory(options: Options, own: Collection | None, plan: Plan) -> Path:
 def _files(
     source: str, own: Collection | None, plan: Plan, outcome: Outcome
 ) -> dict[str, bytes]:
-    """Return the files that complement the model's: name -> content.
+    """Return name -> content of the files that are stored beside the model's own.
 
-    These are held-out scores, the tuning, and the model's knowledge of a user's
-    collection. ``source``: model and name of the checkpoint.
+    These are the held-out scores, the tuning, and what the model knows of a user's
+    collection. ``source`` is the model and the name of the checkpoint.
     """
     files: dict[str, bytes] = {}
     reads_lists = outcome.model.reads == "lists"
-    if not reads_lists:  # In lists, a topic has many forms.
+    if not reads_lists:  # In training lists, one topic has many forms
         lines = [f"{line}\n" for line in format_run(outcome.held_out_run, "held-out")]
         files[HELD_OUT_FILE] = gzip.compress("".join(lines).encode(), mtime=0)
     if own:
@@ -381,13 +393,16 @@ def _files(
             data.candidates,
         )
         tuning = held_out.unmixed("AP", outcome.folds)
-        # There are thousands of windows, too many to list.
+        # There are thousands of windows, which are too many to list.
         files[TUNING_FILE] = dataclasses.replace(tuning, topics=()).content()
     return files
 
 
 def _own_files(own: Collection, plan: Plan, outcome: Outcome) -> dict[str, bytes]:
-    """Return the tuning on a user's collection, and what the model reads of it."""
+    """Return the tuning on a user's collection, and what the model reads of it.
+
+    The result maps the name of each file to its content.
+    """
     model = outcome.model
     files: dict[str, bytes] = {}
     frequencies = file_of(own)
@@ -451,9 +466,9 @@ def _print_figures(outcome: Outcome, data: TrainingSet) -> None:
 
 
 def _settings(options: Options) -> Settings:
-    """Return the settings of the training, with the changes of ``--set training.NAME``.
+    """Return the settings of the training, changed by ``--set training.NAME``.
 
-    Trees have no settings but the seed.
+    Trees have no setting except the seed. Raises UsageError for a wrong change.
     """
     settings = Settings(epochs=0)
     if registry.is_network(options.model):
@@ -474,7 +489,10 @@ def _settings(options: Options) -> Settings:
 
 
 def _check_changes(model: str, changes: Sequence[str], settings: Settings) -> None:
-    """Raise UsageError for a change of the seed, or of trees' settings."""
+    """Raise UsageError for a change that cannot be made.
+
+    The seed has an option of its own, and models of trees have no training settings.
+    """
     if any(change.startswith("seed=") for change in changes):
         raise UsageError("--set training.seed: found a seed, expected it by --seed")
     if changes and not settings.epochs:
@@ -486,7 +504,10 @@ def _check_changes(model: str, changes: Sequence[str], settings: Settings) -> No
 
 
 def _config(options: Options, configuration: str | None) -> Any:
-    """Return the named configuration, with the changes of ``--set``."""
+    """Return the named configuration, changed by ``--set``.
+
+    Raises UsageError if there is no configuration of this name, or for a wrong change.
+    """
     configurations = registry.find(options.model).configurations
     name = configuration or next(iter(configurations))
     if name not in configurations:
@@ -498,5 +519,5 @@ def _config(options: Options, configuration: str | None) -> Any:
 
 
 def _model_changes(options: Options) -> list[str]:
-    """Return the changes of the model's configuration."""
+    """Return the changes that concern the model's configuration, not its training."""
     return [change for change in options.set if not change.startswith(TRAINING)]

@@ -1,4 +1,4 @@
-"""Collected lists of collections, to train models of lists or of searches on."""
+"""Collect lists of several collections, to train models of lists or of searches."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -17,17 +17,18 @@ from tweetrerank.rerankers.text.vocabulary import Idf
 
 Value = TypeVar("Value")
 
-MOST_TOPICS = 150  # Topics of each of several training collections, at most
+# At most this many topics of each collection are used if there are several
+MOST_TOPICS = 150
 WITH_SCORES = ("scores",)
-"""The only form of lists with scores; see :attr:`Candidates.forms`."""
+"""The only form for lists with scores; see :attr:`Candidates.forms`."""
 
 
 class TrainingLists:
-    """Lists of candidates of one or several collections, which are collected.
+    """Collects lists of candidates of one or several collections.
 
-    The forms of their first stages are drawn at random. Collections are *mixed* if they
-    are of any kind, not TREC Microblog alone. Mixed collections have the same weight,
-    and signals may be missing.
+    The form of each list's first stage is drawn at random. The collections are called
+    *mixed* if there are several and some are not TREC Microblog. Mixed collections all
+    get the same weight, and signals may be missing in them.
     """
 
     def __init__(self, collections: Sequence[Collection]) -> None:
@@ -47,10 +48,13 @@ class TrainingLists:
         self._twins: list[str] = []
         self._groups: list[str] = []
         self._wholes: list[str] = []
-        self._additions = 0  # Number of calls of :meth:`add`
+        self._additions = 0  # Number of calls of :meth:`add` so far
 
     def topics_of(self, collection: Collection) -> tuple[Sequence[Topic], Qrels]:
-        """Return the topics of a collection to train on, and their judgments."""
+        """Return (topics, judgments) of a collection to train on.
+
+        If there are several collections, at most :data:`MOST_TOPICS` topics are drawn.
+        """
         grades = collection.training_qrels or {}
         topics: Sequence[Topic] = collection.training_topics
         if self.several:
@@ -58,7 +62,7 @@ class TrainingLists:
         return topics, {topic.query_id: grades[topic.query_id] for topic in topics}
 
     def some(self, topics: Sequence[Topic], most: int) -> Sequence[Topic]:
-        """Draw at most ``most`` topics; they keep their order."""
+        """Draw at most ``most`` topics. They keep their order."""
         if len(topics) <= most:
             return topics
         rows = np.sort(self.rng.choice(len(topics), most, replace=False))
@@ -67,7 +71,7 @@ class TrainingLists:
     def sizes(
         self, sizes: Sequence[int], topics: Sequence[Topic]
     ) -> npt.NDArray[np.integer]:
-        """Draw one of ``sizes`` for each topic: [Q]."""
+        """Draw one of ``sizes`` for each topic, and return them as [Q]."""
         return self.rng.choice(sizes, len(topics))
 
     def add(
@@ -82,9 +86,9 @@ class TrainingLists:
 
         Args:
             collection: name of the collection.
-            lists: lists, with their ``wholes`` if they are parts of lists.
-            forms: forms of first stages, of which one is drawn for each list.
-            prefix: prefix of the query_ids; None takes a new one.
+            lists: the lists. If they are parts of lists, they have ``wholes``.
+            forms: forms of first stages. One of them is drawn for each list.
+            prefix: prefix of the query_ids. None takes a new one.
             idf: word frequencies that half of the complete lists get.
         """
         candidates = lists.candidates
@@ -108,7 +112,7 @@ class TrainingLists:
         self._groups += [collection] * len(query_ids)
 
     def _add_candidates(self, candidates: Candidates, prefix: str) -> None:
-        """Add candidates, with a prefix before their query_ids."""
+        """Add candidates, and put a prefix before their query_ids."""
         for topic in candidates.topics:
             self._topics.append(topic._replace(query_id=f"{prefix}{topic.query_id}"))
         self._posts |= candidates.posts
@@ -119,7 +123,7 @@ class TrainingLists:
             signal |= _prefixed(run, prefix)
 
     def _drawn(self, query_ids: Sequence[str], wholes: Sequence[str]) -> list[str]:
-        """Draw half of the complete lists; return the query_ids of their parts."""
+        """Draw half of the complete lists, and return the query_ids of their parts."""
         is_drawn: dict[str, bool] = {}
         for whole in wholes:
             if whole not in is_drawn:
@@ -128,7 +132,7 @@ class TrainingLists:
         return [query_id for query_id, whole in parts if is_drawn[whole]]
 
     def joined(self) -> JudgedCandidates:
-        """Return all lists, whose query_ids all differ."""
+        """Return all lists together. Each has a different query_id."""
         candidates = Candidates(
             self._topics,
             self._run,

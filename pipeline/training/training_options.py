@@ -14,7 +14,7 @@ from tweetrerank.pipeline.command.options import (
 from tweetrerank.pipeline.ranking.ranking_options import EngineOptions
 from tweetrerank.rerankers.networks.training.training_settings import Settings
 
-TRAINING = "training."  # Before the name of a setting of the training
+TRAINING = "training."  # Prefix of the name of a training setting
 SETTINGS = [
     field.name for field in dataclasses.fields(Settings) if field.name != "seed"
 ]
@@ -22,7 +22,7 @@ SETTINGS = [
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
-    """Model, collections to train on, and settings of the model and of its training."""
+    """The model, the collections to train on, and settings of both."""
 
     model: str = argument(
         "model to train: a file of rerankers/networks/models or rerankers/trees"

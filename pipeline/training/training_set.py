@@ -1,4 +1,4 @@
-"""Training sets: judged candidates, and the texts of the vocabulary."""
+"""Build training sets: judged candidates, and the texts of the vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,33 +27,36 @@ from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.pairs import NUMBER
 from tweetrerank.rerankers.text.ragged import Rows
 
-DRAWN = 5  # Wrong answers to each right one, in :func:`draw_answers`
+DRAWN = 5  # Number of wrong answers for each right one in :func:`draw_answers`
 
 UNJUDGED = 10
-"""With click logs, one of so many posts that no user saw is trained on. If there were
-none, a model would learn nothing about such posts. With all, the relevant ones among
-them outweigh the clicked ones. If users see ten posts, their judgments gave 85, 97 and
-77 % of the gain of all judgments with none, every tenth and all of the others
-(SemEval), and 101, 115 and 111 % (Twitter URL)."""
+"""With click logs, one in this number of the posts that no user saw is trained on.
+Without any of these posts, a model would learn nothing about posts that users did not
+see. With all of them, the relevant ones among them would outweigh the clicked ones. In
+a test where users see ten posts, training on the judgments of these posts gave 85, 97
+and 77 % of the gain from all judgments on SemEval (with none, every tenth, and all of
+the other posts), and 101, 115 and 111 % on Twitter URL."""
 
 
 @dataclass(frozen=True)
 class JudgedCandidates:
-    """Candidates of several collections and their judgments."""
+    """The candidates of several collections, and their judgments."""
 
     candidates: Candidates
     qrels: Qrels
-    judged_only: bool = False  # Whether judgments come from clicks: :meth:`to_train`
+    # Whether judgments come from clicks; see :meth:`to_train`
+    judged_only: bool = False
     groups: Sequence[str] = ()  # Collection of each topic, if known
     twins: Sequence[str] = ()
-    """Topic of which each one is a form. Forms of a topic are held out together."""
+    """For each topic, the original topic that it is a form of. All forms of a topic are
+    held out together."""
     wholes: Sequence[str] = ()
-    """List of which each topic's candidates are a part, if they are parts."""
+    """For each topic, the list that its candidates are a part of, if they are parts."""
 
     def relevant(self) -> npt.NDArray[np.bool_]:
-        """Return whether each candidate is relevant: [P].
+        """Return whether each candidate is relevant, as [P].
 
-        Posts without a judgment are not.
+        Posts without a judgment count as not relevant.
         """
         return np.array(
             [
@@ -63,10 +66,11 @@ class JudgedCandidates:
         )
 
     def to_train(self, rows: Rows) -> Rows:
-        """Return the rows of pairs to train on.
+        """Return those of ``rows`` to train on.
 
-        With ``judged_only`` these are the pairs with a judgment, and one of
-        :data:`UNJUDGED` others as if it were not relevant.
+        With ``judged_only``, these are the pairs with a judgment, and one in
+        :data:`UNJUDGED` of the other pairs, which then count as not relevant. Otherwise
+        they are all rows.
         """
         if not self.judged_only:
             return rows
@@ -80,7 +84,10 @@ class JudgedCandidates:
         return rows[np.array(is_trained_on, dtype=np.bool_)]
 
     def run_of(self, rows: Rows, scores: npt.NDArray[np.float32]) -> Run:
-        """Return the scores [B] of the pairs ``rows`` [B] as a run."""
+        """Return the scores [B] of the pairs ``rows`` [B] as a run.
+
+        Topics without any of these pairs are left out.
+        """
         keys = self.candidates.keys()
         run: Run = {}
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
@@ -89,7 +96,10 @@ class JudgedCandidates:
         return run
 
     def mean_of(self, measure: str, run: Run) -> float:
-        """Return the mean of a measure over the judged topics of ``run``."""
+        """Return the mean of a measure over the judged topics of ``run``.
+
+        Without such topics, it is 0.
+        """
         qrels = {
             query_id: self.qrels[query_id] for query_id in run if query_id in self.qrels
         }
@@ -101,13 +111,14 @@ class TrainingSet:
     """Judged candidates to train a model on, and the texts of its vocabulary."""
 
     trained_on: Sequence[str]  # Names of the collections
-    left_out: str | None  # Microblog collection that is not trained on
-    candidates: str  # Origin of the candidates, for reports
+    left_out: str | None  # The microblog collection that is not trained on
+    candidates: str  # Where the candidates come from, for reports
     training: JudgedCandidates
     development: JudgedCandidates | None = None
-    """Part that ends the training early; None holds out topics."""
+    """The part that ends the training early. With None, topics are held out instead."""
     texts: Sequence[str] = ()
-    """Texts of a network's vocabulary, independent of all judgments."""
+    """Texts from which a network's vocabulary is built. They do not depend on
+    judgments."""
 
 
 def microblog_training_set(
@@ -119,16 +130,16 @@ def microblog_training_set(
 ) -> TrainingSet:
     """Return the official query-likelihood candidates of judged microblog years.
 
-    A candidate's prior is the mean over several runs (Severyn and Moschitti 2015,
+    The prior of a candidate is a mean over several runs (Severyn and Moschitti 2015,
     section 5).
 
     Args:
-        test: year to leave out.
-        data: data folder.
-        years: years to train on, by default all judged ones but ``test``.
-        prior_runs: runs of the priors, by default the official ones. A collection
-            reads the runs with results for its topics.
-        top: number of these runs, the best by P@30; None reads all.
+        test: the year to leave out.
+        data: the data folder.
+        years: the years to train on. The default is all judged years but ``test``.
+        prior_runs: runs of the priors. The default is the official runs. Each
+            collection reads the runs that have results for its topics.
+        top: how many of these runs to read, the best by P@30. None reads all.
     """
     names = _years(test, data, years)
     origin = "official query-likelihood runs"
@@ -145,7 +156,10 @@ def microblog_training_set(
 
 
 def _years(test: str | None, data: Path | None, years: Sequence[str]) -> list[str]:
-    """Return the collections to train on; UsageError for one without judgments."""
+    """Return the names of the collections to train on.
+
+    Raises UsageError if one of them is not a judged collection, or is ``test``.
+    """
     # Unknown names are reported before missing data.
     chosen = list(dict.fromkeys(named.find(year, data).name for year in years))
     judged = named.training_collections(test, data)
@@ -160,8 +174,8 @@ def _years(test: str | None, data: Path | None, years: Sequence[str]) -> list[st
 
 
 def _microblog_texts(data: Path | None) -> list[str]:
-    """Return the texts of all microblog posts, each once."""
-    # Collections of a group share their posts.
+    """Return the text of each microblog post once."""
+    # Collections of one group share their posts.
     groups: dict[str, Collection] = {}
     for name in named.names():
         if name.startswith("mb"):
@@ -178,7 +192,7 @@ def _microblog_texts(data: Path | None) -> list[str]:
 def _of_years(
     collections: Sequence[Collection], prior_runs: Sequence[Path], top: int | None
 ) -> JudgedCandidates:
-    """Return the official candidates of microblog years, with priors."""
+    """Return the official candidates of microblog years, with their priors."""
     topics: list[Topic] = []
     groups: list[str] = []
     posts: dict[str, Post] = {}
@@ -205,7 +219,11 @@ def _of_years(
 def _best_runs(
     paths: Sequence[Path], collection: Collection, top: int | None
 ) -> list[Run]:
-    """Return the runs with results for judged topics, best P@30 first."""
+    """Return the runs with results for judged topics, sorted by P@30, best first.
+
+    At most ``top`` runs are returned, restricted to these topics. Raises DataError if
+    there are none.
+    """
     judgments = collection.qrels or {}
     runs = []
     for path in paths:
@@ -229,7 +247,10 @@ def _best_runs(
 
 
 def load_answers(part: Collection) -> JudgedCandidates:
-    """Return candidates and judgments of one part of an answer-selection collection."""
+    """Return the candidates and judgments of one part of an answer collection.
+
+    Raises DataError if there are no judgments.
+    """
     posts = {post.doc_id: post for post in part.posts()}
     if part.qrels is None:
         raise DataError(f"{part.missing_judgments}; training needs them")
@@ -238,12 +259,14 @@ def load_answers(part: Collection) -> JudgedCandidates:
 
 
 def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
-    """Return each right answer of a part among :data:`DRAWN` of other questions.
+    """Return each right answer of a part among :data:`DRAWN` other answers.
 
-    A model has to pick the right one (Qiu and Huang, IJCAI 2015, section 6.2). Each
-    right answer comes ``repeats`` times. A topic is one draw, always the same. Its
-    query_id is the question's with a number. An answer with the text of the right one
-    is not drawn. Raises DataError for too few answers.
+    The other answers belong to other questions, and a model has to pick the right one
+    (Qiu and Huang, IJCAI 2015, section 6.2). Each right answer is drawn with
+    ``repeats`` sets of other answers, and each draw is a topic. Draws are the same at
+    every call. The query_id of a draw is that of the question with a number. Answers
+    with the same text as the right one are not drawn. Raises DataError if there are too
+    few answers.
     """
     answers = load_answers(part)
     posts = answers.candidates.posts
@@ -275,7 +298,7 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
 
 
 def _right_answers(part: Collection, qrels: Qrels) -> list[tuple[Topic, str]]:
-    """Return each question with each of its right answers."""
+    """Return (question, doc_id) for each right answer of each question."""
     right = []
     for topic in part.topics:
         for doc_id, relevance in qrels.get(topic.query_id, {}).items():
@@ -285,9 +308,10 @@ def _right_answers(part: Collection, qrels: Qrels) -> list[tuple[Topic, str]]:
 
 
 def answer_training_set(collection: Collection, draws: bool = False) -> TrainingSet:
-    """Return training and development parts of ``collection``, and all parts' texts.
+    """Return the training set of a collection with given answers.
 
-    With ``draws``, the development part is that of :func:`draw_answers`.
+    It has the training and the development part, and the texts of all parts. With
+    ``draws``, the development part is made by :func:`draw_answers`.
     """
     training = collection.part("train")
     development = collection.part("dev")
@@ -308,10 +332,11 @@ def answer_training_set(collection: Collection, draws: bool = False) -> Training
 
 
 def own_training_set(collection: Collection, most: int | None = None) -> TrainingSet:
-    """Return the first stage's candidates of a user's collection, for judged topics.
+    """Return the first stage's candidates for the judged topics of a user's collection.
 
-    ``most``: number of topics; None takes all. Raises DataError if judgments are
-    missing, or numbers that the collection names.
+    ``most`` is the number of topics, and None takes all. Raises DataError if there are
+    no judgments, if there are fewer than two topics, or if no candidate has a number
+    that the collection names.
     """
     judgments = collection.training_qrels
     if judgments is None:
@@ -337,7 +362,7 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
 
 
 def _check_numbers(collection: Collection, candidates: Candidates) -> None:
-    """Raise DataError for a field of numbers that no candidate has."""
+    """Raise DataError if a named field of numbers is missing in all candidates."""
     if not collection.signals:
         return
     signals = candidates.pairs().signals

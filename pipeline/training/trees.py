@@ -1,4 +1,4 @@
-"""Training of boosted trees: the features of all training lists -> trees."""
+"""Train boosted trees on the features of all training lists."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,17 +19,20 @@ from tweetrerank.rerankers.trees.growth import Report, grow
 
 Floats = npt.NDArray[np.float32]
 
-LOST = 0.08  # Share of the lists in which a family of features is missing
+LOST = 0.08  # Share of the lists in which a feature family is made missing
 LOST_MEANING = 0.25
-"""The same for families of word vectors. With a single collection only numbers may be
-missing: its searches have everything else."""
+"""The same share for families of word vectors. If there is a single collection, only
+numbers are made missing, because its searches have everything else."""
 
-MEANING = "meaning:"  # Prefix of families of word vectors
-GIVEN = "given"  # Family that is never dropped: windows have forms without it
+MEANING = "meaning:"  # Prefix of the families of word vectors
+GIVEN = "given"  # A family that is never dropped, since windows have forms without it
 
 
 def train(plan: Plan) -> Outcome:
-    """Grow trees, which may extend those of a checkpoint."""
+    """Grow trees on each part of the training set, and validate them.
+
+    The trees extend those of the checkpoint ``plan.start`` if there is one.
+    """
     data = plan.data.training
     config = plan.config
     start: Any = checkpoint.load(plan.start, plan.model) if plan.start else None
@@ -55,7 +58,10 @@ def train(plan: Plan) -> Outcome:
 
 
 def _parts(plan: Plan) -> int:
-    """Return how many times trees are grown."""
+    """Return how many times trees are grown.
+
+    They are grown once for each fold, and if there are several, once for all topics.
+    """
     if plan.data.development:
         return 1
     return plan.folds + 1 if plan.folds > 1 else plan.folds
@@ -69,8 +75,9 @@ def grower(
 ) -> Callable[..., list[str]]:
     """Return a function that grows trees on some pairs [B] of ``data``.
 
-    ``table`` has the features of ``data``. Mixed collections have the same weight, and
-    their lists lack families at random.
+    ``table`` holds the features of ``data``. Mixed collections all get the same weight,
+    and their lists lack random feature families, so that the trees learn to do without
+    them.
     """
     lists = data.candidates.texts.query_index  # [P]
     relevant = data.relevant()  # [P]
@@ -100,12 +107,15 @@ def grower(
 
 
 def _numbered(names: Sequence[str]) -> Rows:
-    """Return a number for each name: [Q]."""
+    """Return a number for each name, as [Q]. Equal names have the same number."""
     return np.unique(names, return_inverse=True)[1]
 
 
 def _weights(collections: Rows) -> npt.NDArray[np.float64]:
-    """Return weights of pairs [P] with the same sum for each of the collections [P]."""
+    """Return weights of pairs [P] that have the same sum for each collection.
+
+    ``collections`` [P] is the number of each pair's collection. The mean weight is 1.
+    """
     weights: npt.NDArray[np.float64] = 1 / np.bincount(collections)[collections]
     return weights / weights.mean()
 
@@ -113,9 +123,10 @@ def _weights(collections: Rows) -> npt.NDArray[np.float64]:
 def _with_losses(
     values: Floats, names: Sequence[str], lists: Rows, prefix: str = ""
 ) -> Floats:
-    """Return features [P, K] in which some lists [P] lack families, as NaN.
+    """Return features [P, K] in which random lists lack families. Their values are NaN.
 
-    Only families whose names begin with ``prefix`` may be missing.
+    ``lists`` [P] is the number of each pair's list. Only families with a name that
+    begins with ``prefix`` may be missing.
     """
     families = np.array([name.rpartition(".")[0] for name in names])  # [K]
     rng = np.random.default_rng(1)

@@ -1,10 +1,10 @@
-"""Validation of a training: its plan, the folds of its topics, and its outcome.
+"""Validate a training: its plan, the folds of its topics, and its outcome.
 
-A collection with a development part is trained on its training part and judged by the
-development part. Others are validated by topic. With K folds each topic is held out
-once, its scores come from a model that has not seen its judgments, and the final model
-is trained on all topics. With one fold, a share of the topics is held out once, and
-that model is final.
+A collection with a development part is trained on its training part and validated on
+the development part. Other collections are validated by topic. With K folds, each topic
+is held out once and scored by a model that has not seen its judgments, and the final
+model is trained on all topics. With one fold, a share of the topics is held out once,
+and that model is the final one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,24 +24,26 @@ from tweetrerank.rerankers.text.vocabulary import Idf
 
 
 class Plan(NamedTuple):
-    """A training: a model with its settings, and its training set."""
+    """A training: a model, its settings, and its training set."""
 
-    model: str  # Name
+    model: str  # Name of the model
     settings: Settings
-    folds: int  # Folds of topics, without a development part
+    folds: int  # Number of folds of topics if there is no development part
     idf: Idf
-    configuration: str | None  # Name of the configuration; None is the model's first
+    # Name of the configuration. None is the model's first one
+    configuration: str | None
     config: Any  # The configuration with the changes of ``--set``
     data: TrainingSet
-    first_stage: TrainingSet  # Baseline of a model trained on a user's collection
-    start: Path | None = None  # Checkpoint of trees to extend
+    first_stage: TrainingSet  # Baseline for a model trained on a user's collection
+    start: Path | None = None  # Checkpoint with the trees to extend
 
 
 Fit = Callable[
     [str, Rows, JudgedCandidates, Rows], tuple[Model, npt.NDArray[np.float32]]
 ]
-"""Name of a part, rows to train on, candidates with rows to hold out, perhaps none -> a
-model, and its scores of the latter."""
+"""Takes the name of a part, the rows to train on, candidates, and the rows of these
+candidates to hold out, of which there may be none. Returns a model and its scores of
+the held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,17 @@ class Outcome:
     """A trained model with its validation figures."""
 
     model: Model
-    held_out_run: Run  # Scores of held-out topics by models that had not seen them
+    held_out_run: Run  # Scores of held-out topics, by models that had not seen them
     validation_map: Mapping[str, float]  # Fold -> MAP of its held-out topics
-    folds: int  # Folds of topics; 0 with a development part
+    folds: int  # Number of folds of topics; 0 with a development part
     record: Mapping[str, Any]  # Facts of the training, for ``metrics.json``
 
 
 def validated(plan: Plan, record: Mapping[str, Any], fit: Fit) -> Outcome:
-    """Train by ``fit`` on the parts of a training set; return the model and figures."""
+    """Train by ``fit`` on the parts of a training set.
+
+    Return the model and its figures.
+    """
     development = plan.data.development
     if development:
         return _by_development(plan.data.training, development, record, fit)
@@ -69,7 +74,7 @@ def _by_development(
     record: Mapping[str, Any],
     fit: Fit,
 ) -> Outcome:
-    """Train on the training part, and judge by the development part."""
+    """Train on the training part, and validate on the development part."""
     rows = training.to_train(np.arange(len(training.candidates)))
     held_out = np.arange(len(development.candidates))
     model, scores = fit("training", rows, development, held_out)
@@ -79,7 +84,10 @@ def _by_development(
 
 
 def _by_folds(plan: Plan, record: Mapping[str, Any], fit: Fit) -> Outcome:
-    """Train without each fold of topics, and for several folds then on all topics."""
+    """Train without each fold of topics, and then on all topics.
+
+    With a single fold, there is no training on all topics.
+    """
     data = plan.data.training
     settings = plan.settings
     run: Run = {}
@@ -114,16 +122,16 @@ def split_topics(
     groups: Sequence[str] = (),
     twins: Sequence[str] = (),
 ) -> list[npt.NDArray[np.bool_]]:
-    """Return for each fold of topics whether a pair is held out: [P].
+    """Return for each fold of topics whether it holds out each pair, as [P].
 
     Args:
-        query_index: [P] row of each pair's topic.
+        query_index: [P], the row of each pair's topic.
         count: number of folds.
         seed: seed of the random folds.
         share: share of the topics that a single fold holds out.
-        groups: [Q] group of each topic. A single fold holds out this share of each
-            group.
-        twins: [Q] names; topics with the same name count as one.
+        groups: [Q], the group of each topic. A single fold then holds out this share of
+            the topics of each group.
+        twins: [Q], names of the topics. Topics with the same name count as one topic.
     """
     if twins:
         query_index = np.unique(twins, return_inverse=True)[1][query_index]

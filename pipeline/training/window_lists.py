@@ -1,4 +1,7 @@
-"""Training lists of ``window``: best posts of several first stages, in many forms."""
+"""Build training lists for ``window``: the best posts of several first stages.
+
+The lists have many forms.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +30,12 @@ from tweetrerank.rerankers.pairs import Resources
 from tweetrerank.rerankers.text.vocabulary import Idf
 from tweetrerank.rerankers.trees.fusion import SEARCHES
 
-WINDOW = 100  # Posts of the window that most clients rerank
+WINDOW = 100  # Number of posts that most clients rerank, a window
 
 WINDOWS = (20, 50, WINDOW, WINDOW, 200)
-"""Sizes of windows. One of them is drawn for each first stage and topic."""
+"""Sizes of windows. One of them is drawn for each topic and first stage."""
 
-OFFICIAL_DEPTH = 1000  # A further size, for collections with official runs
+OFFICIAL_DEPTH = 1000  # One more size, for collections with official runs
 
 BATCHES = (2, 4, 8, 8, 16, 32)
 """Sizes of the batches in which clients send a window."""
@@ -47,7 +50,8 @@ RANKED_FORMS = ("scores", "order")  # Forms of a window
 SET_FORMS = ("nothing",)  # Form of a set, which has no first stage
 BATCH_FORMS = ("scores", "nothing")  # Forms of batches
 
-DISGUISED = 0.3  # Share of lists with substituted letters, as an unknown language
+# Share of lists with substituted letters, which simulate an unknown language
+DISGUISED = 0.3
 
 
 def window_lists(
@@ -56,22 +60,23 @@ def window_lists(
     judged_posts: bool = False,
     of_posts: bool = True,
 ) -> JudgedCandidates:
-    """Return windows of the best posts of several first stages, for training topics.
+    """Return windows of the best posts of several first stages, for training.
 
-    First stages are the collection's default, all methods of search, and those of
-    engines. Each window has its scores or its order, so that a model learns to do
-    without scores. Each topic has one list as a set, and one in batches.
+    The first stages are the collection's default, all search methods, and the first
+    stages of search engines. Each window has either its scores or only its order, so
+    that a model learns to do without scores. Each topic also has one list without
+    scores and order (a set), and one list that is sent in batches.
 
     Mixed collections (:class:`TrainingLists`) also have lists in a simulated unknown
-    language, and with ``of_posts`` half of the lists have the word frequencies of the
-    collection's posts. For a single collection, the windows of :data:`WINDOW` posts of
-    its default first stage keep their query_ids. All lists of a topic are held out
-    together.
+    language. With ``of_posts``, half of their lists have the word frequencies of the
+    collection's posts. If there is a single collection, the windows of :data:`WINDOW`
+    posts of its default first stage keep their query_ids. All lists of a topic are held
+    out together.
 
     Args:
         collections: collections with judgments.
-        most: topics of each of several collections, drawn for each first stage. This
-            bounds time and memory.
+        most: number of topics drawn for each first stage if there are several
+            collections. It bounds time and memory.
         judged_posts: whether the model reads the judgments of other topics.
         of_posts: whether to use the word frequencies of posts.
     """
@@ -92,7 +97,8 @@ def window_lists(
                 sizes = np.full(len(stage_topics), WINDOW)
                 lists.add(collection.name, _cut(judged, sizes), prefix="")
             variants.add_windows(judged)
-        # A set is the same whichever search found it, so the last one will do.
+        # A set is the same whichever search found it, so the last search is as good as
+        # any.
         variants.add_set(judged)
         variants.add_batches(judged)
     return lists.joined()
@@ -100,19 +106,23 @@ def window_lists(
 
 @dataclass(frozen=True)
 class _Variants:
-    """Adds the candidates of one collection to the training lists, in several forms."""
+    """Adds the candidates of one collection to the training lists in several forms."""
 
     collection: str  # Name of the collection
     lists: TrainingLists
     sizes: Sequence[int]  # Sizes of windows to draw from
     idf: Idf | None = None  # Word frequencies of the posts
-    disguised_idf: Idf | None = None  # Frequencies with substituted letters
+    disguised_idf: Idf | None = None  # Frequencies of words with substituted letters
 
     @classmethod
     def of(
         cls, collection: Collection, lists: TrainingLists, of_posts: bool
     ) -> "_Variants":
-        """Return the variants of a collection, with word frequencies of its posts."""
+        """Return the variants of a collection, with word frequencies of its posts.
+
+        Without ``of_posts``, or if the collections are not mixed, they have no
+        frequencies.
+        """
         sizes = list(WINDOWS)
         if collection.runs:
             sizes.append(OFFICIAL_DEPTH)
@@ -130,7 +140,7 @@ class _Variants:
         )
 
     def add_windows(self, judged: JudgedCandidates) -> None:
-        """Add a window of each topic, with its scores or its order."""
+        """Add a window of each topic, with its scores or only its order."""
         windows = self._windows(judged, self.sizes)
         self.lists.add(self.collection, windows, RANKED_FORMS, idf=self.idf)
         if self.lists.are_mixed:
@@ -140,12 +150,15 @@ class _Variants:
             )
 
     def add_set(self, judged: JudgedCandidates) -> None:
-        """Add a window of each topic as a set."""
+        """Add a window of each topic as a set, without scores and order."""
         windows = self._windows(judged, self.sizes)
         self.lists.add(self.collection, windows, SET_FORMS, idf=self.idf)
 
     def add_batches(self, judged: JudgedCandidates) -> None:
-        """Add a window of each topic in batches, whose scores must compare."""
+        """Add a window of each topic in batches.
+
+        The scores of all batches of a window must compare.
+        """
         windows = self._windows(judged, BATCHED_WINDOWS)
         batches = _in_batches(windows, self.lists.rng)
         self.lists.add(self.collection, batches, BATCH_FORMS, idf=self.idf)
@@ -158,11 +171,11 @@ class _Variants:
     def _windows(
         self, judged: JudgedCandidates, sizes: Sequence[int]
     ) -> JudgedCandidates:
-        """Return windows of drawn sizes."""
+        """Return a window of each topic. Its size is drawn from ``sizes``."""
         return _cut(judged, self.lists.sizes(sizes, judged.candidates.topics))
 
     def _disguised(self, lists: JudgedCandidates) -> JudgedCandidates:
-        """Return a share of the lists with substituted letters."""
+        """Return a share of the lists, with substituted letters."""
         topics = lists.candidates.topics
         drawn = self.lists.some(topics, round(DISGUISED * len(topics)))
         candidates = replace(lists.candidates, topics=drawn)
@@ -170,7 +183,10 @@ class _Variants:
 
 
 def _in_batches(lists: JudgedCandidates, rng: np.random.Generator) -> JudgedCandidates:
-    """Return the lists in batches of drawn sizes, half of the lists in random order."""
+    """Return the lists split into batches of drawn sizes.
+
+    Half of the lists are put in random order first.
+    """
     candidates = lists.candidates
     topics: list[Topic] = []
     wholes: list[str] = []
@@ -195,10 +211,11 @@ def _in_batches(lists: JudgedCandidates, rng: np.random.Generator) -> JudgedCand
 
 
 def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
-    """Return the collection's default first stage, other methods, and those of engines.
+    """Return the default first stage, the other search methods, and those of engines.
 
-    First stages of engines are for models of several collections. They keep all posts
-    in memory. Questions with given answers have only those in memory.
+    The first stages of engines are used only for models of several collections, and
+    keep all posts in memory. Collections of questions with given answers have only
+    first stages in memory.
     """
     if collection.answers:
         return list(memory_retrievers(collection))
@@ -214,7 +231,7 @@ def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
 
 
 def _cut(lists: JudgedCandidates, sizes: npt.NDArray[np.integer]) -> JudgedCandidates:
-    """Return the best posts of each topic, as many as its size [Q]."""
+    """Return the best posts of each topic, as many as its size in ``sizes`` [Q]."""
     candidates = lists.candidates
     run: Run = {}
     for topic, size in zip(candidates.topics, sizes.tolist(), strict=True):

@@ -1,1 +1,1 @@
-"""Networks: models that PyTorch computes."""
+"""Networks: the models that PyTorch computes."""

@@ -1,6 +1,6 @@
-"""The module of a network: from terms of queries and posts to scores.
+"""The PyTorch module of a network, which turns terms of queries and posts into scores.
 
-Dimensions in all shape comments of this package:
+All shape comments of this package use these dimensions:
 
 ====  ======================================================================
 Q     queries
@@ -28,7 +28,8 @@ from tweetrerank.rerankers.text.words import Reading
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
-"""Words with every digit replaced by 0 (Severyn & Moschitti 2015, section 4.1)."""
+"""Words in which every digit is replaced by 0 (Severyn & Moschitti 2015, section
+4.1)."""
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
@@ -37,13 +38,13 @@ POST = "post"  # The other side
 
 
 class Terms(NamedTuple):
-    """One input of a batch of texts."""
+    """One input for a batch of texts."""
 
-    ids: Tensor  # [B, L] term identifiers; 0 is padding
+    ids: Tensor  # [B, L] identifier of each term; 0 is padding
     weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
     def first(self, most: int) -> Self:
-        """The first ``most`` terms of each text."""
+        """Return the first ``most`` terms of each text."""
         return self._replace(
             ids=self.ids[:, :most],
             weights=self.weights[:, :most],
@@ -51,20 +52,21 @@ class Terms(NamedTuple):
 
     @property
     def mask(self) -> Tensor:
-        """[B, L] 1.0 for terms, 0.0 for padding."""
+        """Mask [B, L]: 1.0 for terms, 0.0 for padding."""
         return self.ids.ne(0).float()
 
     @property
     def lengths(self) -> Tensor:
-        """[B] terms of each text."""
+        """Number of terms of each text, [B]."""
         return self.ids.ne(0).sum(dim=1)
 
 
 class Encoded(NamedTuple):
-    """A batch of texts with their words."""
+    """A batch of encoded texts with their words."""
 
     vectors: Any
-    """[B, E] of texts, [B, L, E] of words, or a list of these by length of phrases."""
+    """[B, E] for texts, [B, L, E] for words, or a list of these by length of
+    phrases."""
     words: Terms
 
 
@@ -72,52 +74,55 @@ Inputs = Mapping[str, Terms]
 """Name of an input -> the terms of a batch of texts."""
 
 Interactions = Mapping[str, Tensor]
-"""Name -> [P, L, K]: K features of each of L positions of a pair.
-
-Positions are the query's, or there is only one. Padding with zero positions does not
-change a score."""
+"""Name -> [P, L, K]: K features at each of L positions of a pair. The positions are
+those of the query, or there is only one. Padding with zero positions does not change a
+score."""
 
 
 class Reranker(nn.Module, ABC):
     """A model that scores (query, post) pairs.
 
-    The forward pass has four steps: ``encode`` sees one side only, ``interact``
-    compares both, ``represent`` gives one vector for each pair, and ``head`` its score.
-    A score does not depend on the other pairs of the batch: padding is masked.
+    The forward pass has four steps. ``encode`` sees one side only, ``interact``
+    compares both sides, ``represent`` gives one vector for each pair, and ``head``
+    computes its score. A score does not depend on the other pairs of the batch, because
+    padding is masked.
     """
 
     configurations: ClassVar[Mapping[str, Any]]
-    """Frozen dataclasses of hyperparameters by name; the first one is the default."""
+    """Name -> frozen dataclass of hyperparameters. The first one is the default."""
     query_inputs: ClassVar[Sequence[str]] = (WORDS,)
-    """Inputs of queries that ``encode`` reads."""
+    """The inputs of queries that ``encode`` reads."""
     post_inputs: ClassVar[Sequence[str]] = (WORDS,)
-    """Inputs of posts that ``encode`` reads."""
+    """The inputs of posts that ``encode`` reads."""
     training_settings: ClassVar[Settings] = Settings()
-    """Default settings of training; 0 epochs for a model without steps."""
+    """Default training settings. They have 0 epochs if the model has no gradient
+    steps."""
     configuration_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
-    """Settings of training of configurations that depart from ``training_settings``."""
+    """Configuration -> its training settings, if they differ from
+    ``training_settings``."""
     decay_shares: ClassVar[Mapping[str, float]] = {}
-    """Part of a parameter's name -> factor of its weight decay."""
+    """Part of a parameter's name -> factor of the parameter's weight decay."""
     has_matches: ClassVar[bool] = False
-    """Whether :meth:`explain` shows matches of query and post as reasons of a score."""
+    """Whether :meth:`explain` shows matches of query and post as reasons for a
+    score."""
 
     idf: str = "relative"
-    """Weights of a query's terms, inverse document frequencies.
-
-    ``relative`` ones are scaled into [0, 1]. ``classical`` ones are ln N/n. ``phrases``
-    are classical, too, but a trigram has its frequency, not that of its word.
-    """
+    """Which inverse document frequencies weight the terms of a query. ``relative``
+    frequencies are scaled to [0, 1]. ``classical`` ones are ln N/n. ``phrases`` are
+    also classical, but a trigram has its own frequency instead of that of its word."""
     reading: Reading = Reading()
-    """How texts become terms."""
+    """How texts are split into terms."""
     reads_prior: bool = False
-    """Whether the posts' priors are added to the interactions: ``PRIOR``, [P, 1, 1]."""
+    """Whether the priors of posts are added to the interactions, as ``PRIOR`` [P, 1,
+    1]."""
     interactions_are_fixed: bool = False
-    """Whether ``encode`` and ``interact`` are not trained; training calls them once."""
+    """Whether ``encode`` and ``interact`` have nothing to train. Training then calls
+    them only once for each pair."""
     needs_fit: bool = False
-    """Whether :meth:`fit` follows the gradient steps."""
+    """Whether :meth:`fit` is called after the gradient steps."""
 
     score: nn.Module
-    """Last layers of the default :meth:`head`: [P, K] to [P, 1]."""
+    """Last layers of the default :meth:`head`, which map [P, K] to [P, 1]."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -125,13 +130,16 @@ class Reranker(nn.Module, ABC):
 
     @classmethod
     def settings_of(cls, configuration: str | None = None) -> Settings:
-        """Settings of training of a named configuration; None is the default one."""
+        """Return the training settings of a named configuration.
+
+        None is the default one.
+        """
         name = configuration or next(iter(cls.configurations))
         return cls.configuration_settings.get(name, cls.training_settings)
 
     @abstractmethod
     def encode(self, inputs: Inputs, side: str) -> Any:
-        """Encode B texts of a side, ``QUERY`` or ``POST``."""
+        """Encode B texts of one side, which is ``QUERY`` or ``POST``."""
 
     @abstractmethod
     def interact(
@@ -146,16 +154,19 @@ class Reranker(nn.Module, ABC):
         """
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """One vector for each pair: [P, K]; by default all interactions, flattened."""
+        """Return one vector for each pair, [P, K].
+
+        By default, this is the concatenation of all flattened interactions.
+        """
         flat = [values.flatten(1) for values in interactions.values()]
         return torch.cat(flat, dim=1)
 
     def head(self, representations: Tensor) -> Tensor:
-        """Scores [P] of representations [P, K]: logits, higher is better."""
+        """Return the scores [P] of representations [P, K]: logits, higher is better."""
         return self.score(representations).squeeze(1)
 
     def integrate(self, interactions: Interactions) -> Tensor:
-        """Scores [P] of interactions."""
+        """Return the scores [P] of interactions by the last two steps."""
         return self.head(self.represent(interactions))
 
     def interactions(
@@ -165,7 +176,7 @@ class Reranker(nn.Module, ABC):
         query_of_post: Tensor,
         prior: Tensor | None,
     ) -> Interactions:
-        """The first two steps, for P posts, each with its query.
+        """Apply the first two steps to P posts, each with its query.
 
         ``prior`` [P] is None unless the model reads priors.
         """
@@ -179,15 +190,20 @@ class Reranker(nn.Module, ABC):
         return dict(interactions) | {PRIOR: prior.view(-1, 1, 1)}
 
     def forward(self, *batch: Any) -> Tensor:
-        """Scores [P] by all four steps, with the arguments of :meth:`interactions`."""
+        """Return the scores [P] by all four steps.
+
+        The arguments are those of :meth:`interactions`.
+        """
         return self.integrate(self.interactions(*batch))
 
     def fast_path(self, pairs: Any) -> Any:
-        """The same pairs with a faster way to compare them; None by default.
+        """Return the same pairs in a form that is compared faster.
 
-        ``pairs`` are :class:`tweetrerank.rerankers.networks.inputs.Tokenized`, and so
-        is the result. It computes the same interactions as :meth:`interactions`, except
-        for rounding, and it may share work between the pairs of a batch.
+        ``pairs`` and the result are
+        :class:`tweetrerank.rerankers.networks.inputs.Tokenized`. The result computes
+        the same interactions as :meth:`interactions`, except for rounding. It may share
+        work between the pairs of a batch. The default is None, which means that there
+        is no such form.
         """
         return None
 
@@ -197,19 +213,20 @@ class Reranker(nn.Module, ABC):
         pairs: Pairs,
         rows: Sequence[int],
     ) -> Explanation | None:
-        """Reasons for the scores of the pairs ``rows`` of one query; None by default.
+        """Explain the scores of the pairs ``rows``, which belong to one query.
 
-        ``encoder`` is a :class:`tweetrerank.rerankers.networks.inputs.TextEncoder`.
+        ``encoder`` is a :class:`tweetrerank.rerankers.networks.inputs.TextEncoder`. The
+        default is None, which means that the model has no explanation.
         """
         return None
 
     def fit(self, representations: Tensor, relevant: Tensor) -> None:
-        """Fit parameters without gradients to the training pairs.
+        """Fit the parameters that are not trained by gradients to the training pairs.
 
-        ``representations`` [P, K] are by the trained model, ``relevant`` [P] are truth
-        values.
+        ``representations`` [P, K] come from the trained model. ``relevant`` [P] says
+        whether each pair is relevant.
         """
 
     def device_of(self) -> torch.device:
-        """Device of parameters and buffers."""
+        """Return the device of the parameters and buffers."""
         return next(chain(self.parameters(), self.buffers())).device

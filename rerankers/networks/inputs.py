@@ -1,7 +1,7 @@
-"""Inputs of models: texts as identifiers of words or trigrams, and their pairs.
+"""Inputs of models: texts as identifiers of words or trigrams, and pairs of texts.
 
-Texts differ in length, so an input of many texts is ragged; only a batch is padded.
-Posts repeat the same few thousand words: identifiers, IDF and trigrams are looked up
+Texts differ in length, so an input of many texts is ragged, and only a batch is padded.
+Posts repeat the same few thousand words, so identifiers, IDF and trigrams are looked up
 once for each distinct word.
 """
 
@@ -32,17 +32,17 @@ Weights = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TokenIds(Ragged):
-    """One input of N texts: int32 identifiers from 1 on; 0 is padding.
+    """One input of N texts, as int32 identifiers. They start at 1, since 0 is padding.
 
-    ``weights`` [T] are the importance of each token of a query; None for posts.
+    ``weights`` [T] are the importance of each token of a query, and None for posts.
     """
 
     weights: Weights | None = None
 
     def batch(self, rows: Rows, device: torch.device) -> Terms:
-        """The texts ``rows`` [B] as tensors [B, L].
+        """Return the texts ``rows`` [B] as tensors [B, L].
 
-        L is the length of the longest text, at least 1.
+        L is the length of the longest text, but at least 1.
         """
         ids = torch.from_numpy(self.take(rows).padded(0)).to(device)
         weights = torch.zeros(len(rows), 0, device=device)
@@ -54,7 +54,7 @@ class TokenIds(Ragged):
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Texts to token identifiers, by a vocabulary and a source of IDF."""
+    """Turns texts into token identifiers, by a vocabulary and a source of IDF."""
 
     vocabulary: Vocabulary
     idf: Idf
@@ -66,7 +66,10 @@ class TextEncoder:
         texts: Sequence[str],
         urls: Sequence[str] = (),
     ) -> dict[str, TokenIds]:
-        """The inputs of a side that ``model`` reads; those of queries have weights."""
+        """Return the inputs that ``model`` reads of one side.
+
+        The inputs of queries have weights.
+        """
         reading = model.reading
         is_query = side == base.QUERY
         lexicon = Lexicon.from_texts(texts, reading.tokens)
@@ -97,12 +100,19 @@ class TextEncoder:
         words: Sequence[str],
         weights: Weights | None,
     ) -> TokenIds:
-        """Identifiers of the lexicon's distinct words in the form ``words``."""
+        """Return the identifiers of the words of all texts.
+
+        ``words`` are the forms in which the vocabulary looks up the lexicon's distinct
+        words.
+        """
         ids = np.array(self.vocabulary.ids(words), dtype=np.int32)
         return TokenIds(ids[lexicon.texts.values], lexicon.texts.starts, weights)
 
     def _trigrams_of_texts(self, texts: Sequence[str], is_query: bool) -> TokenIds:
-        """Trigrams across words, whose weights are their classical IDF."""
+        """Return trigrams that may span words.
+
+        In queries, their classical IDF is the weight.
+        """
         trigrams = character_trigrams([ascii_text(text) for text in texts])
         weights: Weights | None = None
         if is_query:
@@ -115,12 +125,15 @@ class TextEncoder:
         weights: Weights | None,
         is_of_phrases: bool,
     ) -> TokenIds:
-        """Trigrams within words, with the ``weights`` [T] of their words, if any."""
-        trigrams = lexicon.trigrams()  # A list for each of the T words
+        """Return trigrams within words, with the weights of their words.
+
+        ``weights`` [T] belong to the words, or are None.
+        """
+        trigrams = lexicon.trigrams()  # One list for each of the T words
         if weights is not None:
             weights = np.repeat(weights, trigrams.lengths)
             if is_of_phrases:
-                # Every post with a word has its trigrams, also where the source of IDF
+                # A post with the word also has its trigrams, even if the source of IDF
                 # lacks the word.
                 of_trigrams = self.idf.trigram_weights(trigrams.values)
                 weights = np.minimum(weights, of_trigrams)
@@ -130,7 +143,7 @@ class TextEncoder:
 
 @dataclass
 class Tokenized:
-    """P pairs as a model reads them: token identifiers by input, and priors."""
+    """P pairs as a model reads them: the identifiers of each input, and priors."""
 
     queries: dict[str, TokenIds]
     posts: dict[str, TokenIds]
@@ -138,11 +151,10 @@ class Tokenized:
     post_index: Rows  # [P]
     prior: Weights | None = None  # [P]; None if the model reads no priors
     cache: Interactions = field(default_factory=dict)
-    """Cached interactions of these and other pairs.
-
-    Interactions of short queries end with zero positions."""
+    """Cached interactions of these pairs, and perhaps of others. Interactions of short
+    queries end with zero positions."""
     cache_rows: Rows | None = None
-    """[P] row of each pair in ``cache``; None without a cache."""
+    """[P] row of each pair in ``cache``, or None without a cache."""
 
     @classmethod
     def from_pairs(
@@ -151,7 +163,7 @@ class Tokenized:
         encoder: TextEncoder,
         model: Reranker,
     ) -> Self:
-        """Tokenize the texts of ``pairs`` as ``model`` reads them."""
+        """Tokenize the texts of ``pairs`` in the way that ``model`` reads them."""
         prior = None
         if model.reads_prior:
             table = features.table(pairs, (PRIOR,), encoder.idf)
@@ -172,7 +184,10 @@ class Tokenized:
         )
 
     def interactions_of(self, model: Reranker, rows: Rows) -> Interactions:
-        """Interactions of the pairs ``rows`` [B], from the cache if there is one."""
+        """Return the interactions of the pairs ``rows`` [B].
+
+        They are read from the cache if there is one.
+        """
         device = model.device_of()
         if self.cache_rows is None:
             return model.interactions(*self.batch(rows, device))
@@ -180,7 +195,10 @@ class Tokenized:
         return {name: values[index] for name, values in self.cache.items()}
 
     def scores_of(self, model: Reranker, rows: Rows) -> torch.Tensor:
-        """Scores [B] of the pairs ``rows`` [B], with gradients if they are enabled."""
+        """Return the scores [B] of the pairs ``rows`` [B].
+
+        They have gradients if gradients are enabled.
+        """
         return model.integrate(self.interactions_of(model, rows))
 
     def batch(
@@ -188,7 +206,10 @@ class Tokenized:
         rows: Rows,
         device: torch.device,
     ) -> tuple[Inputs, Inputs, torch.Tensor, torch.Tensor | None]:
-        """Arguments of :meth:`Reranker.interactions` for the pairs ``rows`` [B]."""
+        """Return the arguments of :meth:`Reranker.interactions` for some pairs.
+
+        ``rows`` [B] are the rows of the pairs.
+        """
         queries, query_of_post = np.unique(self.query_index[rows], return_inverse=True)
         posts = self.post_index[rows]
         prior: torch.Tensor | None = None
@@ -202,7 +223,7 @@ class Tokenized:
         )
 
     def take(self, rows: Rows) -> Self:
-        """The pairs ``rows``, with all texts."""
+        """Return the pairs ``rows``. All texts are kept."""
         prior = self.prior
         cache_rows = self.cache_rows
         return replace(
@@ -214,7 +235,10 @@ class Tokenized:
         )
 
     def lengths(self) -> Rows:
-        """[P] terms of each pair's post in all inputs, the measure of its work."""
+        """Return the number of terms of each pair's post in all inputs, as [P].
+
+        It measures the work that a pair causes.
+        """
         lengths = [ids.lengths_of(self.post_index) for ids in self.posts.values()]
         return np.sum(lengths, axis=0)
 
@@ -222,5 +246,5 @@ class Tokenized:
 def _batches(
     inputs: dict[str, TokenIds], rows: Rows, device: torch.device
 ) -> dict[str, Terms]:
-    """Each input of the texts ``rows``."""
+    """Return each input of the texts ``rows``, as padded batches."""
     return {name: ids.batch(rows, device) for name, ids in inputs.items()}

@@ -1,7 +1,7 @@
 """Networks: models that PyTorch computes, and that score each post of a query alone.
 
-Each distinct text is tokenized once. A batch has posts of one query, sorted by length,
-so that it has little padding. A model may declare a fast path for batches.
+Each distinct text is tokenized once. A batch has posts of one query, sorted by length
+so that it has little padding. A model may declare a faster way to compute batches.
 """
 
 import json
@@ -35,14 +35,17 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
-BATCH_SIZE = 256  # Pairs: enough for two cores, and the matrices fit into their caches
-SHARING = 4  # Batch size multiplier for a fast path, which shares work between pairs
-ON_DEVICE = 16  # Batch size multiplier on a GPU, which thousands of pairs keep busy
+# Number of pairs in a batch. They keep two cores busy, and their matrices fit into the
+# caches.
+BATCH_SIZE = 256
+SHARING = 4  # Factor of the batch size for a fast path, which shares work between pairs
+# Factor of the batch size on a GPU, which needs thousands of pairs to be busy.
+ON_DEVICE = 16
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Network(Model):
-    """A trained network with its vocabulary."""
+    """A trained network and its vocabulary."""
 
     reads = "posts"
 
@@ -58,9 +61,10 @@ class Network(Model):
         device: str,
         **fields: Any,
     ) -> Self:
-        """A network with these weights on a device; ``fields`` are the other fields.
+        """Return a network with these weights on a device.
 
-        Raises RerankerError if the weights do not fit the hyperparameters.
+        ``fields`` are the remaining fields of the class. Raises RerankerError if the
+        weights do not fit the hyperparameters.
         """
         devices.share_threads()
         tensors = {key: torch.from_numpy(value) for key, value in weights.items()}
@@ -77,26 +81,26 @@ class Network(Model):
 
     @cached_property
     def encoder(self) -> TextEncoder:
-        """Encoder of texts as token identifiers."""
+        """Encoder that turns texts into token identifiers."""
         return TextEncoder(self.vocabulary, self.idf)
 
     @property
     def families(self) -> Sequence[str]:
-        """Families of ``rerankers/features`` that it reads."""
+        """Feature families of ``rerankers/features`` that the network reads."""
         return (PRIOR,) if self.model.reads_prior else ()
 
     @property
     def device(self) -> str:
-        """Type of the device that computes it."""
+        """Type of the device that computes the network."""
         return self.model.device_of().type
 
     @property
     def explains(self) -> Literal["matches", "contributions", ""]:
-        """``matches`` of query and post, if they can be shown, else ""."""
+        """``matches`` if the matches of query and post can be shown, else ""."""
         return "matches" if self.model.has_matches else ""
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Matches of query and posts, as in Table 6 of Rao et al. (2019)."""
+        """Return the matches of query and posts, as in Table 6 of Rao et al. (2019)."""
         return self.model.explain(self.encoder, pairs, rows)
 
     def score(
@@ -104,7 +108,7 @@ class Network(Model):
         pairs: Pairs,
         progress: Progress = silent,
     ) -> npt.NDArray[np.float32]:
-        """Scores [P]; see :class:`tweetrerank.rerankers.model.Model`."""
+        """Return the scores [P]; see :class:`tweetrerank.rerankers.model.Model`."""
         pairs = pairs.with_resources(self.resources)
         tokenized = Tokenized.from_pairs(pairs, self.encoder, self.model)
         return score_tokenized(
@@ -115,9 +119,9 @@ class Network(Model):
         )
 
     def tuned_weight(self) -> float:
-        """The λ that ``tweetrerank tune`` has tuned with the checkpoint.
+        """Return the λ that ``tweetrerank tune`` stored with the checkpoint.
 
-        Raises RerankerError if there is no λ, or it is for scores of another
+        Raises RerankerError if there is no λ, or if it was tuned for scores of another
         normalisation.
         """
         path = self.directory / TUNING_FILE
@@ -136,7 +140,10 @@ class Network(Model):
             ) from None
 
     def files(self) -> Mapping[str, bytes]:
-        """The vocabulary, and the weights including word vectors."""
+        """Return name -> content of the files: the vocabulary, and the weights.
+
+        The weights include word vectors.
+        """
         weights = {}
         for key, value in self.model.state_dict().items():
             weights[key] = value.cpu().contiguous().numpy()
@@ -149,12 +156,12 @@ def score_tokenized(
     batch_size: int = BATCH_SIZE,
     progress: Progress = silent,
 ) -> npt.NDArray[np.float32]:
-    """Score all pairs: [P], higher is better.
+    """Return the scores of all pairs, as [P]. Higher is better.
 
     Batches are :data:`ON_DEVICE` times larger on a GPU. ``progress`` is called with the
-    number of pairs of each finished batch; on a GPU, of each started batch. Raises
-    RerankerError if a score is not a finite number, or memory does not suffice for a
-    batch.
+    number of pairs of each finished batch (on a GPU, of each started batch). Raises
+    RerankerError if a score is not a finite number, or if there is too little memory
+    for a batch.
     """
     count = len(pairs.query_index)
     results: list[torch.Tensor] = []
@@ -168,7 +175,8 @@ def score_tokenized(
             size = batch_size
         else:
             size = ON_DEVICE * batch_size
-        # A fast path needs no padding: mixed lengths give batches of equal duration.
+        # A fast path needs no padding, so lengths are mixed to give batches of equal
+        # duration.
         batches = batches_of(pairs, size, is_mixed=is_fast)
         score = partial(_score_batch, model, fast_pairs if is_fast else pairs)
         with _mapping(is_parallel=is_on_host and len(batches) > 1) as map_batches:
@@ -177,16 +185,17 @@ def score_tokenized(
                 progress(len(result))
     scores = np.zeros(count, dtype=np.float32)
     if results:
-        # One transfer from the device
+        # Transfer all results from the device at once
         scores[np.concatenate(batches)] = torch.cat(results).cpu().numpy()
     check_finite(scores)
     return scores
 
 
 def _shared_batch_size(batch_size: int, count: int) -> int:
-    """Pairs in a batch of a fast path.
+    """Return the number of pairs in a batch of a fast path.
 
-    Larger batches share more work, but all threads need batches until the end.
+    Larger batches share more work, but there must be enough of them to keep all threads
+    busy until the end.
     """
     for_threads = -(-count // (4 * devices.threads()))
     return min(SHARING * batch_size, max(batch_size, for_threads))
@@ -194,12 +203,16 @@ def _shared_batch_size(batch_size: int, count: int) -> int:
 
 @contextmanager
 def _mapping(is_parallel: bool) -> Iterator[Callable[..., Iterator[torch.Tensor]]]:
-    """``map``, with a thread for each batch: a batch is too small for several."""
+    """Yield a function like ``map`` that gives each batch a thread.
+
+    A batch is too small to be computed by several threads. If not ``is_parallel``,
+    yield ``map``.
+    """
     if not is_parallel or devices.threads() == 1:
         yield map
         return
     with devices.one_thread_each() as threads, ThreadPoolExecutor(threads) as pool:
-        yield pool.map  # Cancels the remaining batches if one raises
+        yield pool.map  # If a batch raises an error, the remaining ones are cancelled
 
 
 def _score_batch(model: Reranker, pairs: Tokenized, rows: Rows) -> torch.Tensor:
@@ -224,7 +237,11 @@ def _is_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def evaluating(model: Reranker) -> Iterator[None]:
-    """Evaluation mode, and cuDNN in full single precision, as on a CPU."""
+    """Put the model in evaluation mode, and cuDNN in full single precision.
+
+    On a GPU, scores are then as precise as on a CPU. Both settings are restored at the
+    end.
+    """
     was_training = model.training
     allowed_tf32 = torch.backends.cudnn.allow_tf32
     model.eval()
@@ -237,7 +254,7 @@ def evaluating(model: Reranker) -> Iterator[None]:
 
 
 def represent_tokenized(model: Reranker, pairs: Tokenized) -> torch.Tensor:
-    """Input [P, K] of the model's head for each pair, on the CPU."""
+    """Return the input [P, K] of the model's head for each pair, on the CPU."""
     batches = batches_of(pairs, BATCH_SIZE)
     representations = []
     with evaluating(model), torch.inference_mode():
@@ -245,7 +262,7 @@ def represent_tokenized(model: Reranker, pairs: Tokenized) -> torch.Tensor:
             vectors = model.represent(pairs.interactions_of(model, rows))
             representations.append(vectors.float().cpu())
     order = np.argsort(np.concatenate(batches), kind="stable")
-    # Outside of inference mode, a copy can take part in later gradients.
+    # A copy made outside of inference mode can take part in later gradients.
     return torch.cat(representations)[torch.from_numpy(order)].clone()
 
 
@@ -254,11 +271,12 @@ def batches_of(
     batch_size: int,
     is_mixed: bool = False,
 ) -> list[Rows]:
-    """Rows of all pairs by batch: of one query, and of similar lengths against padding.
+    """Return the rows of each batch. A batch has pairs of one query.
 
-    Mixed batches have pairs of all lengths, so all batches of a query are the same
-    amount of work. They start with the largest batch: later ones reuse its memory, and
-    threads end at about the same time.
+    By default, the pairs of a batch have similar lengths, so that there is little
+    padding. With ``is_mixed``, each batch has pairs of all lengths, so that all batches
+    of a query are the same amount of work. Mixed batches start with the largest one.
+    Later ones can then reuse its memory, and all threads end at about the same time.
     """
     lengths = pairs.lengths()
     batches: list[Rows] = []

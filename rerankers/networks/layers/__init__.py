@@ -1,1 +1,1 @@
-"""Layers that several models share, a file for each subject."""
+"""Layers that several models share. Each file is about one subject."""

@@ -1,4 +1,4 @@
-"""Common words of a query and a post, and stop words."""
+"""Count the words that a query and a post have in common, and recognise stop words."""
 
 import numpy as np
 import torch
@@ -16,20 +16,23 @@ class StopWords(nn.Module):
         super().__init__()
         is_stop = np.zeros(1 + len(vocabulary.known), dtype=bool)
         is_stop[1:] = [word in STOP_WORDS for word in vocabulary.known]
-        # Derived from the vocabulary, so not stored in checkpoints.
+        # It is derived from the vocabulary, so checkpoints do not store it.
         self.is_stop = nn.Buffer(torch.from_numpy(is_stop), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """1.0 where ``ids``, of any shape, are terms but not stop words."""
+        """Return 1.0 where ``ids`` are terms but not stop words, and 0.0 elsewhere.
+
+        ``ids`` may have any shape.
+        """
         count = len(self.is_stop)
         is_stop = self.is_stop[ids.clamp(max=count - 1)] & (ids < count)
         return (ids.ne(0) & ~is_stop).float()
 
 
 class WordOverlap(nn.Module):
-    """Counts of distinct common words.
+    """Counts the distinct words that a query and a post have in common.
 
-    Yu et al. (2014), section 4.2; Severyn & Moschitti (2015).
+    Sources: Yu et al. (2014), section 4.2; Severyn & Moschitti (2015).
     """
 
     size = 4
@@ -44,10 +47,12 @@ class WordOverlap(nn.Module):
         post_ids: Tensor,
         query_of_post: Tensor,
     ) -> Tensor:
-        """Number of common words, sum of their IDF, and both without stop words.
+        """Return four counts of common words for each pair, [P, 4].
 
-        The result is [P, 4], for Q queries, the word identifiers ``post_ids`` [P, Ld]
-        of P posts, and the row ``query_of_post`` [P] of each post's query.
+        They are the number of common words, the sum of their IDF, and both of these
+        without stop words. ``query`` has Q queries. ``post_ids`` [P, Ld] are the word
+        identifiers of P posts, and ``query_of_post`` [P] is the row of each post's
+        query.
         """
         is_same = query.ids.unsqueeze(2) == query.ids.unsqueeze(1)  # [Q, Lq, Lq]
         is_repeated = torch.tril(is_same, diagonal=-1).any(dim=2)

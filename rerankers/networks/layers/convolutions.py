@@ -1,4 +1,4 @@
-"""Convolutions over terms of texts, and over matrices."""
+"""Convolutions over the terms of texts, and over matrices."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,7 +12,7 @@ from tweetrerank.rerankers.networks.layers.positions import (
 
 
 class Convolution(nn.Module):
-    """Weights of F filters over ``width`` terms of E = ``size`` dimensions."""
+    """Weights of F filters over ``width`` terms, each of E = ``size`` dimensions."""
 
     def __init__(
         self,
@@ -27,9 +27,10 @@ class Convolution(nn.Module):
 
 
 class MaskedConvolution(Convolution):
-    """ReLU(convolution) over ``width`` terms from each term on; padding stays zero.
+    """Computes ReLU(convolution) over ``width`` terms, starting at each term.
 
-    After a text's end follow zeros. Rao et al. (2019), section 3.2, equation of v_i.
+    A text is followed by zeros, and padding stays zero. Source: Rao et al. (2019),
+    section 3.2, equation of v_i.
     """
 
     def __init__(
@@ -42,18 +43,18 @@ class MaskedConvolution(Convolution):
         self.bias = nn.Parameter(torch.zeros(filters))
 
     def forward(self, terms: Tensor, mask: Tensor) -> Tensor:
-        """Convolve ``terms`` [B, L, E] with ``mask`` [B, L, 1]: [B, L, F]."""
+        """Convolve ``terms`` [B, L, E] with ``mask`` [B, L, 1] into [B, L, F]."""
         padded = pad_after(terms, self.width - 1)
         packed = self.of_packed(padded.flatten(0, 1))
         hidden = packed.unflatten(0, padded.shape[:2])
         return hidden[:, : terms.shape[1]] * mask
 
     def of_packed(self, terms: Tensor, dropout: float = 0.0) -> Tensor:
-        """Convolve the rows [T, E] of one long text: [T, F].
+        """Convolve the rows [T, E] of one long text, and return [T, F].
 
-        Spans that end beyond the text are 0. Products have the dtype of ``terms``, and
-        there is one for each offset in a span, so spans are not copied. A share
-        ``dropout`` of the results is dropped.
+        Spans that end beyond the text are 0. There is one product for each offset in a
+        span, so that spans are not copied. Products have the dtype of ``terms``. The
+        share ``dropout`` of the results is dropped.
         """
         weight = self.weight.to(terms.dtype)
         by_offset = weight.unflatten(0, (self.width, -1))  # [width, E, F]
@@ -67,16 +68,17 @@ class MaskedConvolution(Convolution):
 
 
 class ConvolutionTower(nn.Module):
-    """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
+    """Term vectors, and the convolutions that are stacked on them.
 
-    All texts of a batch are computed as one long text, with padding between them.
+    Source: Rao et al. (2019), section 3.2. All texts of a batch are computed as one
+    long text, with padding between the texts.
 
-    If a tower ``reads_padding``, identifier 0 is a term like any other. No span begins
-    before its position, so all padded positions of a text have the same vectors (they
-    differ only by dropout), and only the first of them is computed.
+    If a tower ``reads_padding``, identifier 0 is a term like any other. A span never
+    begins before its position. All padded positions of a text therefore have the same
+    vectors, except for dropout, and only the first of them is computed.
 
-    ``dropout`` is the share of dimensions dropped in training: of all term vectors of
-    a text, and of the outputs of each convolution.
+    ``dropout`` is the share of dimensions that are dropped in training. It applies to
+    all term vectors of a text, and to the outputs of each convolution.
     """
 
     def __init__(
@@ -91,7 +93,8 @@ class ConvolutionTower(nn.Module):
     ) -> None:
         super().__init__()
         self.vectors = vectors
-        self.precision = "fp32"  # Products of convolutions in training; or ``bf16``
+        # Number format of products in training: ``fp32`` or ``bf16``
+        self.precision = "fp32"
         self.reads_padding = reads_padding
         self.dropout = dropout
         sizes = [size] + [filters] * depth
@@ -100,11 +103,12 @@ class ConvolutionTower(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> list[Tensor]:
-        """Vectors of texts [B, L] at every depth, from terms to the longest phrases.
+        """Return the vectors of texts [B, L] at every depth.
 
-        The result has depth + 1 tensors [B, L, ·], 0 for padding. A tower that reads
-        padding returns [B, L + 1, ·]; the first position after a text then stands for
-        all padded positions.
+        The depths go from terms to the longest phrases. The result has depth + 1
+        tensors [B, L, ·], which are 0 for padding. A tower that reads padding returns
+        [B, L + 1, ·], where the first position after a text stands for all padded
+        positions.
         """
         dropout = self.dropout if self.training else 0.0
         padded = F.pad(ids, (0, self._gap()))
@@ -130,37 +134,43 @@ class ConvolutionTower(nn.Module):
         return list(self.convolutions)  # type: ignore[arg-type]
 
     def _gap(self) -> int:
-        """Positions of padding between texts, so that no span reads two of them."""
+        """Return the number of padded positions between texts.
+
+        It is large enough that no span reads two texts.
+        """
         margins = [layer.width - 1 for layer in self._layers()]
         if self.reads_padding:
-            # Each convolution leaves fewer positions that read no other text.
+            # Each convolution leaves fewer positions that do not read another text.
             return 1 + sum(margins)
         return max([1, *margins])
 
 
 class WideConvolution(Convolution):
-    """Convolution over every span with a term: L terms have L + width - 1 spans.
+    """A convolution over every span that holds a term of the text.
 
-    The text is surrounded by width - 1 zero vectors on either side (Kalchbrenner et al.
-    2014, section 3.1; Severyn & Moschitti 2015, section 3.1). The model adds bias and
-    non-linearity.
+    L terms have L + width - 1 spans, because the text is surrounded by width - 1 zero
+    vectors on either side (Kalchbrenner et al. 2014, section 3.1; Severyn & Moschitti
+    2015, section 3.1). The model adds the bias and the non-linearity.
     """
 
     def forward(self, terms: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Convolve ``terms`` [B, L, E], zeros after ``lengths`` [B].
+        """Convolve ``terms`` [B, L, E], which are zero after ``lengths`` [B].
 
-        Returns [B, L + width - 1, F], zeros after the text, and the new lengths [B],
-        0 for a text without terms.
+        Returns (values, lengths). The values are [B, L + width - 1, F] and zero after
+        the text. The new lengths are [B], and 0 for a text without terms.
         """
         margin = self.width - 1
         new_lengths = torch.where(lengths > 0, lengths + margin, 0)
         spans = spans_from(pad_before(terms, margin), self.width)
-        # Spans after the text hold zeros only, so without a bias they are zero.
+        # Spans after the text hold only zeros, so without a bias they are zero.
         return spans @ self.weight, new_lengths
 
 
 def square_convolution(before: int, after: int, width: int) -> nn.Conv2d:
-    """Convolution of ``width`` × ``width``, initialised for a ReLU (He et al. 2015)."""
+    """Return a ``width`` × ``width`` convolution for a ReLU.
+
+    Its weights are initialised as in He et al. (2015).
+    """
     layer = nn.Conv2d(
         before,
         after,

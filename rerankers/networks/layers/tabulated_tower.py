@@ -1,8 +1,8 @@
-"""A convolution tower that computes each distinct span of terms once.
+"""A convolution tower that computes each distinct span of terms only once.
 
-Posts of one topic repeat one another: retweets, words of the query, common phrases. The
-output of a convolution depends only on the terms under its filter. So each distinct
-span is computed once, and looked up at every position that holds it.
+Posts on one topic repeat one another: retweets, words of the query, common phrases. The
+output of a convolution depends only on the terms under its filter. Each distinct span
+is therefore computed once, and looked up at every position that holds it.
 """
 
 from collections.abc import Sequence
@@ -20,28 +20,29 @@ from tweetrerank.rerankers.networks.layers.convolutions import (
 from tweetrerank.rerankers.networks.layers.term_vectors import LEAST_LENGTH
 from tweetrerank.rerankers.text.ragged import Ragged, Rows, distinct
 
-SPANS_AT_ONCE = 2048  # Their vectors stay in the processor's cache through a layer
+SPANS_AT_ONCE = 2048  # The vectors of so many spans stay in the processor's cache
 
 
 class Spans(NamedTuple):
-    """Distinct spans of terms, and their places in texts."""
+    """The distinct spans of terms, and their places in texts."""
 
-    rows: Rows  # [U, width] row for each offset of a span in a table
-    at: Rows  # [T] span that starts at each position
+    rows: Rows  # [U, width], the table row for each offset of a span
+    at: Rows  # [T], the span that starts at each position
 
 
 class SpanValues(NamedTuple):
-    """Similarities of distinct spans with the phrases of a query."""
+    """The similarities of distinct spans with the phrases of a query."""
 
     values: Tensor  # [U, Lq]
-    at: Rows  # [T] row of ``values`` for each position
+    at: Rows  # [T], the row of ``values`` for each position
 
 
 def distinct_spans(texts: Ragged, numbers: Rows, width: int) -> Spans:
-    """Distinct spans of ``width`` positions that start at the T positions of texts.
+    """Return the distinct spans of ``width`` positions of texts.
 
-    ``numbers`` [T] are a number above 0 for each position, 0 beyond a text's end. Rows
-    are those of a table with a row for each offset of each number.
+    There is a span from each of the T positions. ``numbers`` [T] holds a number above 0
+    for each position. Positions beyond the end of a text have the number 0. The rows of
+    the result are those of a table that has a row for each offset of each number.
     """
     columns = [numbers]
     for shift in range(1, width):
@@ -55,15 +56,14 @@ def distinct_spans(texts: Ragged, numbers: Rows, width: int) -> Spans:
 
 
 class TabulatedTower:
-    """The vectors of a tower's forward pass, computed once for each distinct span.
+    """Computes the vectors of a tower's forward pass once for each distinct span.
 
-    The first convolution is linear before its ReLU. So the product of every term's
-    vector with the weights of every offset is computed once, and the layer becomes a
-    sum of ``width`` rows of a table. The layer below fills the table of each deeper
-    layer.
+    The first convolution is linear before its ReLU. The product of every term's vector
+    with the weights of every offset is therefore computed once, and the layer becomes a
+    sum of ``width`` rows of a table. Each layer fills the table of the layer above it.
 
-    ``ids`` are the identifiers, without 0, of all terms to be read. Similarities
-    are cosines if ``normalized``, else dot products.
+    ``ids`` are the identifiers of all terms to be read, without 0. Similarities are
+    cosines if ``normalized``, otherwise dot products.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TabulatedTower:
         self.normalized = normalized
         count = int(ids.max(initial=0)) + 1
         self.rows = np.zeros(count, dtype=np.int64)
-        """Identifier -> its row in the tables of terms."""
+        """Identifier of a term -> its row in the tables of terms."""
         self.rows[ids] = np.arange(1, len(ids) + 1)
         self.weights = [_by_offset(layer) for layer in self.convolutions]
         with_padding = F.pad(torch.from_numpy(ids), (1, 0))
@@ -92,9 +92,9 @@ class TabulatedTower:
         posts: Ragged,
         query: Sequence[Tensor],
     ) -> list[SpanValues]:
-        """Similarities of posts with a query, at each depth.
+        """Return the similarities of posts with a query at each depth.
 
-        ``query`` are its vectors [1, Lq, F] of each depth.
+        ``query`` holds the query's vectors [1, Lq, F] at each depth.
         """
         numbers = self.rows[posts.values]
         table = self.table
@@ -126,16 +126,16 @@ class TabulatedTower:
         query: Tensor,
         weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Similarities [U, Lq] of spans with the query [F, Lq], and the next table.
+        """Return (similarities [U, Lq], next table) of spans.
 
-        ``weights`` are those of the next layer; None for the last layer. Some spans at
-        a time pass through all steps.
+        The similarities are with the ``query`` [F, Lq]. ``weights`` are those of the
+        next layer, or None for the last layer. Spans pass through all steps in blocks.
         """
         rows = torch.from_numpy(spans.rows)
         table = table.view(-1, len(layer.bias))
         values = table.new_empty(len(rows), query.shape[1])
-        next_table = table  # Not read after the last layer
-        if weights is not None:  # Row 0: positions after a text's end
+        next_table = table  # It is not read after the last layer
+        if weights is not None:  # Row 0 is for positions after a text's end
             next_table = table.new_zeros(1 + len(rows), weights.shape[1])
         for start in range(0, len(rows), SPANS_AT_ONCE):
             block = rows[start : start + SPANS_AT_ONCE]
@@ -153,7 +153,11 @@ class TabulatedTower:
         return values, next_table
 
     def _scale(self, vectors: Tensor) -> Tensor:
-        """Factors [B, 1] of vectors [B, F] or of their products: to length 1, or 1."""
+        """Return the factors [B, 1] that scale vectors [B, F], or products of them.
+
+        They scale the vectors to length 1 if similarities are cosines, and are 1
+        otherwise.
+        """
         if not self.normalized:
             return vectors.new_ones(len(vectors), 1)
         lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
@@ -161,6 +165,6 @@ class TabulatedTower:
 
 
 def _by_offset(layer: MaskedConvolution) -> Tensor:
-    """Weights [E, width · F], those of each offset side by side."""
+    """Return the weights as [E, width · F], with each offset's side by side."""
     weight = layer.weight.unflatten(0, (layer.width, -1))  # [width, E, F]
     return weight.permute(1, 0, 2).flatten(1).contiguous()

@@ -1,4 +1,4 @@
-"""Vectors of terms: hashed, stored in eight bits, or trained."""
+"""Vectors of terms that are hashed, stored in eight bits, or trained."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,19 @@ Vectors = npt.NDArray[np.float32]
 TYPICAL_LENGTH = 6.0  # Typical Euclidean length of a 100-dimensional GloVe vector
 
 VECTOR_KINDS = ("static", "positive")
-"""``static``: pre-trained and fixed. ``positive``: pre-trained and fine-tuned, with
-vectors of unknown words from U[0, 0.1] at first (Rao et al. 2019, section 4.3)."""
+"""How word vectors are made. ``static`` vectors are pre-trained and fixed. ``positive``
+vectors are pre-trained and fine-tuned, and those of unknown words start in U[0, 0.1]
+(Rao et al. 2019, section 4.3)."""
 
 LEAST_LENGTH = 1e-6
-"""Shorter vectors count as this long, so a zero vector has the cosine 0 with others."""
+"""A shorter vector counts as having this length, so that a zero vector has the cosine 0
+with others."""
 
 _ROWS_AT_ONCE = 2048  # Intermediate values take eight times the memory of the result
 
 
 def unit_length(vectors: Tensor) -> Tensor:
-    """Scale vectors [..., E] to length 1; their dot products are cosines."""
+    """Scale vectors [..., E] to length 1, so that their dot products are cosines."""
     return F.normalize(vectors, dim=-1, eps=LEAST_LENGTH)
 
 
@@ -32,11 +34,12 @@ def hashed_vectors(
     size: int,
     seed: int,
 ) -> npt.NDArray[np.int8]:
-    """Pseudo-random vectors [rows, size], the same on every machine.
+    """Return pseudo-random vectors [rows, size], which are the same on every machine.
 
-    Components are integers from -127 to 127. Rows are nearly orthogonal, so an unknown
-    term only matches itself. The generator is SplitMix64 (Steele et al. 2014) on the
-    position of each number; no library's version changes it.
+    The components are integers from -127 to 127. The rows are nearly orthogonal, so
+    that an unknown term only matches itself. The generator is SplitMix64 (Steele et al.
+    2014), applied to the position of each number. No version of a library can change
+    its numbers.
     """
     codes = np.empty((rows, size), dtype=np.int8)
     for start in range(0, rows, _ROWS_AT_ONCE):
@@ -52,10 +55,11 @@ def hashed_vectors(
 
 
 class HashedVectors(nn.Module):
-    """A fixed pseudo-random vector for each identifier; 0 is padding, a zero vector.
+    """A fixed pseudo-random vector for each identifier.
 
-    Identifiers 1 to ``rows`` have vectors of the expected length ``length``. They are
-    computed, not stored in checkpoints.
+    Identifier 0 is padding, with a zero vector. Identifiers 1 to ``rows`` have vectors
+    with the expected length ``length``. The vectors are computed again instead of being
+    stored in checkpoints.
     """
 
     def __init__(
@@ -74,16 +78,16 @@ class HashedVectors(nn.Module):
         self.scale = length / (73.6 * size**0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look up identifiers of any shape: [..., E]."""
+        """Return the vectors [..., E] of identifiers of any shape."""
         return self.table[ids].float().mul_(self.scale)
 
 
 class FrozenVectors(nn.Module):
-    """Word vectors without training, stored in eight bits per dimension.
+    """Word vectors that are not trained, stored in eight bits for each dimension.
 
-    Identifier 0 is padding, a zero vector. Identifiers 1 to V are the words with
-    ``vectors`` [V, E]. The following ``buckets`` identifiers belong to unknown words:
-    their vectors are hashed, of the expected Euclidean length ``unknown_length``.
+    Identifier 0 is padding, with a zero vector. Identifiers 1 to V are the words with
+    ``vectors`` [V, E]. The ``buckets`` identifiers after these belong to unknown words.
+    Their vectors are hashed and have the expected Euclidean length ``unknown_length``.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class FrozenVectors(nn.Module):
         words, self.size = vectors.shape
         peak = np.abs(vectors).max(axis=1, keepdims=True, initial=1e-6)  # [V, 1]
         codes = np.zeros((words + 1, self.size), dtype=np.int8)
-        if vectors.any():  # A checkpoint fills zeros.
+        if vectors.any():  # Zeros will be replaced by a checkpoint.
             codes[1:] = np.round(vectors / peak * 127)
         scales = np.zeros((words + 1, 1), dtype=np.float32)
         scales[1:] = peak / 127
@@ -110,7 +114,7 @@ class FrozenVectors(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look up identifiers of any shape: [..., E]."""
+        """Return the vectors [..., E] of identifiers of any shape."""
         stored = self.codes.shape[0]
         # Row 0 is a zero vector in both tables, so one of the two terms is always 0.
         rows = torch.where(ids < stored, ids, 0)
@@ -119,10 +123,10 @@ class FrozenVectors(nn.Module):
 
 
 class TrainedVectors(nn.Embedding):
-    """Trained vectors of padding, of V terms with vectors, and of ``new`` terms.
+    """Trained vectors for padding, for V known terms, and for ``new`` terms.
 
-    Vectors of terms start at ``known`` [V, E], those of new terms in U[low, high]. The
-    vector of padding is 0, and stays 0 unless ``padding`` is true.
+    The vectors of known terms start as ``known`` [V, E], and those of new terms in
+    U[low, high]. The vector of padding is 0, and stays 0 unless ``padding`` is true.
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class TrainedVectors(nn.Embedding):
 
 
 def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module:
-    """Vectors of all words of a vocabulary, of one of the :data:`VECTOR_KINDS`.
+    """Return vectors for all words of a vocabulary, of one of the :data:`VECTOR_KINDS`.
 
     With ``static``, the hashed vectors of unknown words are as long as vectors drawn
     from U[-unknown, unknown] are expected to be.

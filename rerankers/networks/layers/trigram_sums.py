@@ -1,4 +1,4 @@
-"""Sums of trigram vectors over texts or words."""
+"""Sums of trigram vectors over texts or over words."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,18 +9,18 @@ from tweetrerank.rerankers.networks.layers.positions import mask_of_lengths
 from tweetrerank.rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 
 # Knuth's multiplicative hash: 2³² divided by the golden ratio, made odd. It spreads
-# trigrams that differ in their last letter only.
+# trigrams that differ only in their last letter.
 _MULTIPLIER = 2654435761
 
 
 class TrigramSums(nn.Module):
-    """Product of a trained matrix and the trigram counts of texts or words.
+    """The product of a trained matrix with the trigram counts of texts or words.
 
-    The product is a sum of one vector for each trigram, so the counts, almost all of
-    them zero, are never computed. The matrix has ``size`` columns and a row for each
-    of ``buckets``; with fewer buckets than trigrams, trigrams share rows. Initial
-    weights are drawn from U[-bound, bound]: a text has tens of trigrams, and their sum
-    is in the steep range of tanh.
+    The product is a sum of one vector for each trigram. The counts, almost all of which
+    are zero, are therefore never computed. The matrix has ``size`` columns and
+    ``buckets`` rows. If there are fewer buckets than trigrams, trigrams share rows.
+    Initial weights are drawn from U[-bound, bound]. A text has tens of trigrams, so
+    their sum is then in the steep range of tanh.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class TrigramSums(nn.Module):
         super().__init__()
         self.buckets = buckets
         self.sparse = False  # Whether gradients are sparse
-        # Row 0 is for padding and never read.
+        # Row 0 is for padding and is never read.
         self.weight = nn.Parameter(torch.empty(buckets + 1, size))
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
-        """Sum over whole texts: trigrams ``ids`` [B, L] to [B, K].
+        """Return the sum over each text: trigrams ``ids`` [B, L] become [B, K].
 
-        With ``offsets`` [B], ``ids`` [T] are one text, and the sums are over its parts
-        that begin at these offsets.
+        With ``offsets`` [B], ``ids`` [T] are one text, and the sums are over the parts
+        of it that begin at these offsets.
         """
         if self.buckets < TRIGRAM_COUNT:
             mixed = (ids * _MULTIPLIER) & 0xFFFFFFFF
@@ -56,19 +56,21 @@ class TrigramSums(nn.Module):
         )
 
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum over each word of texts: trigrams ``ids`` [B, L] to [B, W, K].
+        """Return (sums [B, W, K], mask [B, W]) over each word of texts.
 
-        Also returns the mask of words [B, W]. W is the number of words of the longest
-        text, at least 1; on a GPU, which should not wait for it, its upper limit L.
+        ``ids`` [B, L] are trigrams. W is the number of words of the longest text, but
+        at least 1. On a GPU, W is its upper limit L, because the GPU should not wait
+        for the number.
         """
-        # The first trigram of a word is the only one that begins with # (class 0).
+        # Only the first trigram of a word begins with # (class 0).
         starts = (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
         counts = starts.sum(dim=1)
         most = ids.shape[1]
         if ids.device.type in devices.HOSTS:
             most = max(1, int(counts.max()))
         mask = mask_of_lengths(counts, most)  # [B, W]
-        # [B, L] word of each trigram, ascending; padding belongs to a row's last word
+        # [B, L] is the word of each trigram, ascending. Padding belongs to a row's last
+        # word.
         places = torch.arange(mask.numel(), device=ids.device)
         places = places.view(mask.shape)
         in_text = (starts.cumsum(dim=1) - 1).clamp_min(0)

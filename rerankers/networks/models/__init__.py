@@ -1,4 +1,4 @@
-"""Published models, a file for each, whose name is the model's.
+"""Published models. Each file has the name of its model.
 
-Files with a leading underscore belong to a model.
+Files with a leading underscore belong to a model of another file.
 """

@@ -1,7 +1,8 @@
-"""The fast path of MP-HCNN on a CPU: each distinct span of terms is computed once.
+"""The fast path of MP-HCNN on a CPU, which computes each distinct span of terms once.
 
-It computes vectors and similarities of posts. Queries and all layers after pooling are
-the model's. Tests compare the scores with those of its forward pass.
+It computes the vectors and similarities of posts. Queries and all layers after pooling
+are computed by the model itself. Tests compare the scores with those of the model's
+forward pass.
 """
 
 from typing import Any, NamedTuple
@@ -20,23 +21,24 @@ CPU = torch.device("cpu")
 
 
 class Pooled(NamedTuple):
-    """Similarities of each query position, pooled over each post."""
+    """The similarities of each query position, pooled over each post."""
 
     maximum: Tensor  # [P, Lq]
     mean: Tensor  # [P, Lq]
 
 
 class FastPath(Tokenized):
-    """Similarities by distinct spans, for batches of tokenized pairs of one query.
+    """Computes similarities by distinct spans, for batches of pairs of one query.
 
-    ``model`` is MP-HCNN's :class:`Model`, without a softmax of similarities.
+    ``model`` is MP-HCNN's :class:`Model`, and must have no softmax of similarities.
     """
 
     def __init__(self, model: Any, pairs: Tokenized) -> None:
         super().__init__(**vars(pairs))
         self.mean_scale: float = model.mean_scale
         self.inputs: dict[str, dict[str, int]] = {}
-        """Tower -> inputs of posts that it encodes -> number of terms read of each."""
+        """Tower -> input of posts that it encodes -> number of terms that are read of
+        it."""
         for perspective in model.perspectives.values():
             inputs = self.inputs.setdefault(perspective.tower, {})
             inputs[perspective.post_input] = perspective.post_length
@@ -48,7 +50,7 @@ class FastPath(Tokenized):
             self.towers[name] = TabulatedTower(model.towers[name], ids, is_cosine)
 
     def interactions_of(self, model: Any, rows: Rows) -> Interactions:
-        """Interactions of the pairs ``rows`` [P] of one query."""
+        """Return the interactions of the pairs ``rows`` [P] of one query."""
         posts = self.post_index[rows]
         query_row = self.query_index[rows[:1]]
         terms = {}
@@ -76,9 +78,9 @@ class FastPath(Tokenized):
         posts: Rows,
         query: list[Tensor],
     ) -> dict[str, list[Pooled]]:
-        """Input of posts -> pooled similarities at each depth, by one tower.
+        """Return input of posts -> pooled similarities at each depth, by one tower.
 
-        The inputs of a tower share its spans.
+        The spans of a tower are shared by all its inputs.
         """
         inputs = self.inputs[tower]
         texts: dict[str, Ragged] = {}
@@ -102,10 +104,10 @@ class FastPath(Tokenized):
         at: Rows,
         starts: Rows,
     ) -> Pooled:
-        """Maximum and mean over the positions of each post; 0 for a post without any.
+        """Return the maximum and mean over the positions of each post.
 
-        Posts begin at the positions ``starts`` [P + 1]. ``at`` are the rows of
-        ``values`` [U, Lq] of all positions.
+        Both are 0 for a post without positions. Posts begin at the positions ``starts``
+        [P + 1]. ``at`` holds the row of ``values`` [U, Lq] for each position.
         """
         if not len(at):
             empty = values.new_zeros(len(starts) - 1, values.shape[1])

@@ -1,7 +1,7 @@
-"""Matches of MP-HCNN, for explanations: its similarities before pooling.
+"""Explain MP-HCNN by its matches, which are its similarities before pooling.
 
-Rao et al. (AAAI 2019), Table 6, shades the words of a post by them. ``model`` is always
-MP-HCNN's :class:`Model`.
+Table 6 of Rao et al. (AAAI 2019) shades the words of a post by them. ``model`` is
+always MP-HCNN's :class:`Model`.
 """
 
 from bisect import bisect_right
@@ -36,14 +36,14 @@ from tweetrerank.rerankers.text.spans import (
 
 Values = npt.NDArray[np.float32]
 
-COSINE_BOUNDS = (0.7, 0.8, 0.9, 0.99)  # Unrelated phrases have cosines up to about 0.7
+COSINE_BOUNDS = (0.7, 0.8, 0.9, 0.99)  # Cosines of unrelated phrases reach about 0.7
 SOFTMAX_BOUNDS = (0.1, 0.25, 0.5, 0.75)
 
 SHARES_OF_GREATEST = (0.25, 0.5, 0.75, 0.95)
-"""Bounds for dot products without softmax, as shares of the greatest one."""
+"""Bounds for dot products without a softmax, as shares of the greatest dot product."""
 
 STEPS = ("weak", "fair", "good", "exact or nearly so")
-"""Names of the shades 1 to 4; shade 0 is no match."""
+"""Names of the shades 1 to 4. Shade 0 is no match."""
 
 PERSPECTIVES = {
     "words": "words of the post",
@@ -53,17 +53,20 @@ PERSPECTIVES = {
 
 
 class Matches(NamedTuple):
-    """Similarities of one query and one post, in one perspective at one depth."""
+    """The similarities of one query and one post, in one perspective at one depth."""
 
     values: Values  # [Lq, Ld], after the softmax if the model has one
-    length: int  # Terms in a phrase
+    length: int  # Number of terms in a phrase
 
     def best(self) -> Values:
-        """Similarity of each query phrase with its best match: [Lq]."""
+        """Return the similarity of each query phrase with its best match, [Lq]."""
         return _maximum(self.values, axis=1)
 
     def post_terms(self) -> Values:
-        """Similarity of the best phrase that contains each term of the post: [Ld]."""
+        """Return for each term of the post the similarity of its best phrase, [Ld].
+
+        The phrase is the best among those that contain the term.
+        """
         phrases = _maximum(self.values, axis=0)
         best = []
         for place in range(len(phrases)):
@@ -73,7 +76,7 @@ class Matches(NamedTuple):
 
 
 def _maximum(values: Values, axis: int) -> Values:
-    """Maximum over an axis, 0 over an empty one."""
+    """Return the maximum over an axis. Over an empty axis it is 0."""
     if not values.size:
         return values.sum(axis=axis)
     return values.max(axis=axis)
@@ -86,9 +89,9 @@ class PairMatches(NamedTuple):
     weights: Values  # IDF of each query word
     post_words: list[Word]
     url: tuple[Span, ...]
-    """Centre of each trigram of the URL; empty without a URL."""
+    """Centre of each trigram of the URL. It is empty without a URL."""
     matches: dict[str, list[Matches]]
-    """Name of one of PERSPECTIVES -> its matches at each depth."""
+    """Name in PERSPECTIVES -> its matches at each depth."""
 
 
 def find_matches(
@@ -98,7 +101,11 @@ def find_matches(
     texts: Sequence[str],
     urls: Sequence[str],
 ) -> list[PairMatches]:
-    """Matches of a query with each post, given by its text and URL ("" without one)."""
+    """Return the matches of a query with each post.
+
+    A post is given by its text and its URL, which is "" if it has none. Raises
+    RerankerError if the model reads texts in another way than is shown.
+    """
     if model.reading != reading.Reading():
         raise RerankerError(
             f"found a model that reads texts as {model.reading}; matches are shown of "
@@ -149,7 +156,10 @@ def _without_matches(
     texts: Sequence[str],
     urls: Sequence[str],
 ) -> list[PairMatches]:
-    """Words and places of a query and of each post; matches are to be added."""
+    """Return the words and places of a query and of each post.
+
+    The matches are to be added.
+    """
     query_words = reading.words(query)[: model.config.query_words]
     weights = encoder.idf.weights(query_words, model.idf != "relative")
     pairs = []
@@ -167,7 +177,7 @@ def explain(
     pairs: Pairs,
     rows: Sequence[int],
 ) -> Explanation:
-    """Reasons for the scores of the pairs ``rows`` of one query: its best matches."""
+    """Explain the scores of the pairs ``rows`` of one query by their best matches."""
     posts = pairs.post_index[rows].tolist()
     texts = [pairs.texts[post] for post in posts]
     urls = [pairs.urls[post] for post in posts]
@@ -202,7 +212,7 @@ def _measure(
     model: Any,
     pairs: Sequence[PairMatches],
 ) -> tuple[str, tuple[float, ...]]:
-    """Name of the similarity, and the lower bounds of weak, fair … matches."""
+    """Return (name of the similarity, lower bounds of weak, fair … matches)."""
     if model.config.normalization != "none":
         return f"{model.config.similarity} similarity after a softmax", SOFTMAX_BOUNDS
     if model.config.similarity == "cosine":
@@ -212,7 +222,7 @@ def _measure(
 
 
 def _greatest(pairs: Sequence[PairMatches]) -> float:
-    """The greatest similarity of all pairs; 1 without any."""
+    """Return the greatest similarity of all pairs, or 1 if there is none."""
     maxima = []
     for pair in pairs:
         for levels in pair.matches.values():
@@ -223,7 +233,7 @@ def _greatest(pairs: Sequence[PairMatches]) -> float:
 
 
 def _heading(name: str, matches: Matches) -> str:
-    """Length of the phrases of one depth."""
+    """Return the length of the phrases of one depth, in words."""
     if name != "words":
         return f"{matches.length + 2} letters"
     if matches.length == 1:
@@ -237,9 +247,13 @@ def reasons(
     pair: PairMatches,
     bounds: Sequence[float],
 ) -> Reasons:
-    """Matches of one post; ``bounds`` are the lower bounds of the shades 1 to 4."""
+    """Return the matches of one post.
+
+    ``bounds`` are the lower bounds of the shades 1 to 4.
+    """
     shaded = _shaded(text, url, pair, bounds)
-    # Single words show most of a text; pieces of several letters of a URL, a long word.
+    # Single words show most of a text. Pieces of several letters show most of a URL or
+    # of a long word.
     depths = len(next(iter(pair.matches.values())))
     depth = min(1, depths - 1)
     text_key = ("words", 0) if "words" in pair.matches else ("post_trigrams", depth)
@@ -261,7 +275,7 @@ def _shaded(
     pair: PairMatches,
     bounds: Sequence[float],
 ) -> dict[tuple[str, int], list[Segment]]:
-    """Perspective and depth -> text or URL in the shades of its matches."""
+    """Return (perspective, depth) -> text or URL in the shades of its matches."""
     shaded = {}
     for name, levels in pair.matches.items():
         if name == "url_trigrams" and not pair.url:
@@ -279,7 +293,7 @@ def _shaded(
 
 
 def _rows(pair: PairMatches, bounds: Sequence[float]) -> list[Row]:
-    """The row of each query word, with a cell for each perspective and depth."""
+    """Return the row of each query word, with a cell for each perspective and depth."""
     columns = []
     for name, levels in pair.matches.items():
         for level in levels:
@@ -292,7 +306,7 @@ def _rows(pair: PairMatches, bounds: Sequence[float]) -> list[Row]:
 
 
 def _places(pair: PairMatches, name: str) -> Sequence[Span]:
-    """Place of each term of a perspective in the post's text or URL."""
+    """Return the place of each term of a perspective in the post's text or URL."""
     if name == "words":
         return [word.place for word in pair.post_words]
     if name == "url_trigrams":
@@ -309,7 +323,7 @@ def _cells(
     matches: Matches,
     bounds: Sequence[float],
 ) -> list[Cell]:
-    """The cell of one perspective and depth for each query word."""
+    """Return the cell of each query word, for one perspective and depth."""
     phrases = [""] * len(pair.query_words)
     if name == "words" and pair.post_words:
         phrases = _best_phrases(pair.post_words, matches)
@@ -326,7 +340,10 @@ def _scores(
     name: str,
     matches: Matches,
 ) -> list[float | None]:
-    """Similarity of each query word with its best match; None if it is not known."""
+    """Return the similarity of each query word with its best match.
+
+    It is None if it is not known.
+    """
     if name == "words":
         return matches.best().tolist()
     if name == "url_trigrams" and not pair.url:
@@ -335,7 +352,10 @@ def _scores(
 
 
 def _best_phrases(post_words: Sequence[Word], matches: Matches) -> list[str]:
-    """The phrase of the post that matches each query word best, the first of equals."""
+    """Return the phrase of the post that matches each query word best.
+
+    Ties keep the earlier phrase.
+    """
     words = [word.text for word in post_words]
     phrases = []
     for start in matches.values.argmax(axis=1).tolist():
@@ -347,9 +367,10 @@ def mean_by_word(
     values: Values,
     words: Sequence[str],
 ) -> list[float | None]:
-    """Mean of ``values`` [L], one for each trigram of all words, over each word.
+    """Return the mean of ``values`` over the trigrams of each word.
 
-    None for a word whose trigrams are all cut off.
+    ``values`` [L] has a value for each trigram of all words. The mean is None for a
+    word if all its trigrams are cut off.
     """
     lengths = [len(reading.character_trigrams([word]).values) for word in words]
     means: list[float | None] = []

@@ -1,20 +1,22 @@
-"""Bag of words: mean word vectors with bilinear matching; base of both of its models.
+"""Bag of words: mean word vectors with bilinear matching.
+
+The file also has the base class of both models of the paper, :class:`Bilinear`.
 
 Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer
 Sentence Selection*, 2014.
 
 A text is the mean of its word vectors without stop words (section 3.1). A matrix maps
-the vector of an answer to that of its question, and the dot product of the mapped
-vector and the question's is the score: the probability that an answer a to a question q
-is correct is σ(qᵀ M a + b). In the configuration ``count``, a logistic regression
+the vector of an answer to that of its question, and the score is the dot product of the
+mapped vector and the question's vector. The probability that an answer a to a question
+q is correct is σ(qᵀ M a + b). In the configuration ``count``, a logistic regression
 combines it with the number of common words and their IDF.
 
 Choices where the paper is silent:
 
-* Means are over words that are not stop words.
-* Counts are of distinct words, including stop words.
-* Each unknown word has its own vector; in the paper all of them share one.
-* The learning rate is fixed; the paper searches a grid.
+* Means are taken over words that are not stop words.
+* Distinct words are counted, including stop words.
+* Each unknown word has its own vector. In the paper all of them share one.
+* The learning rate is fixed. The paper searches a grid.
 """
 
 from abc import abstractmethod
@@ -45,13 +47,13 @@ class Config:
     """Hyperparameters of both models."""
 
     count: bool = True
-    """Add counts of common words by logistic regression (section 4.2)."""
+    """Whether to add counts of common words by logistic regression (section 4.2)."""
 
 
 class Bilinear(Reranker):
     """Bilinear score of two composed vectors (section 3, equation 1).
 
-    Composed vectors have the dimensions E of word vectors.
+    Composed vectors have as many dimensions E as word vectors.
     """
 
     configurations = named(
@@ -83,7 +85,10 @@ class Bilinear(Reranker):
 
     @abstractmethod
     def compose(self, ids: Tensor) -> Tensor:
-        """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
+        """Return vectors [B, E] of texts from the identifiers of their words.
+
+        ``ids`` are [B, L].
+        """
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Compose B texts."""
@@ -96,7 +101,10 @@ class Bilinear(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """The products q ∘ (M a), whose sum is qᵀ M a, and the counts: [P, 1, K]."""
+        """Return the products q ∘ (M a) and the counts, as [P, 1, K].
+
+        The sum of the products is qᵀ M a.
+        """
         mapped = posts.vectors @ self.matrix.t()
         features = [queries.vectors[query_of_post] * mapped]
         if self.config.count:
@@ -105,7 +113,7 @@ class Bilinear(Reranker):
         return {"match": torch.cat(features, dim=1).unsqueeze(1)}
 
     def head(self, representations: Tensor) -> Tensor:
-        """qᵀ M a + b, or the logit of the regression once it is fitted: [P]."""
+        """Return qᵀ M a + b, or the logit of the regression once it is fitted, [P]."""
         if not self.config.count:
             return representations.sum(dim=1) + self.bias
         products = representations[:, :-COUNTS]
@@ -115,7 +123,7 @@ class Bilinear(Reranker):
         return torch.where(self.is_fitted, fitted, plain)
 
     def _regression_features(self, representations: Tensor) -> Tensor:
-        """Counts and probability: [P, 3]."""
+        """Return the counts and the probability, [P, 3]."""
         products = representations[:, :-COUNTS]
         counts = representations[:, -COUNTS:]
         logits = products.sum(dim=1, keepdim=True) + self.bias
@@ -137,14 +145,14 @@ class Bilinear(Reranker):
 
 
 class Model(Bilinear):
-    """Section 3.1; see the module's docstring."""
+    """The model of section 3.1; see the module's docstring."""
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.content_words = StopWords(vocabulary)
 
     def compose(self, ids: Tensor) -> Tensor:
-        """Mean vector of the words that are not stop words: [B, E]."""
+        """Return the mean vector of the words that are not stop words, [B, E]."""
         weights = self.content_words(ids).unsqueeze(2)  # [B, L, 1]
         total = (self.vectors(ids) * weights).sum(dim=1)  # [B, E]
         count = weights.sum(dim=1).clamp_min(1.0)  # [B, 1]

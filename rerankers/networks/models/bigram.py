@@ -1,14 +1,14 @@
 """Bigrams: the mean of a convolution over pairs of words, with bilinear matching.
 
-The second model of Yu et al. (2014). Paper, matching and counts are those of
-``bag_of_words.py``.
+This is the second model of Yu et al. (2014). The paper, matching and counts are those
+of ``bag_of_words.py``.
 
 A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams (section 3.2), so
-word order counts.
+that word order counts.
 
-Choices where the paper is silent: a text of one word has one bigram, whose second word
-is zero. Stop words are kept; without them, bigrams would join words that are not
-adjacent.
+Choices where the paper is silent: A text of one word has one bigram, in which the
+second word is zero. Stop words are kept, because without them bigrams would join words
+that are not adjacent.
 """
 
 import torch
@@ -21,7 +21,7 @@ from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 class Model(Bilinear):
-    """Section 3.2; see the module's docstring."""
+    """The model of section 3.2; see the module's docstring."""
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
@@ -32,13 +32,14 @@ class Model(Bilinear):
         self.bigram_bias = nn.Parameter(torch.zeros(size))
 
     def compose(self, ids: Tensor) -> Tensor:
-        """Mean bigram of each text (equation 5): [B, E]."""
+        """Return the mean bigram of each text (equation 5), [B, E]."""
         terms = self.vectors(ids)  # [B, L, E]
         following = pad_after(terms[:, 1:], 1)
         left = terms @ self.left.t()
         right = following @ self.right.t()
         bigrams = torch.tanh(left + right + self.bigram_bias)
-        # A bigram begins at each word but the last, or at the only word of a text.
+        # A bigram begins at each word except the last one, or at the only word of a
+        # text.
         mask = ids.ne(0).float()
         begins = F.pad(mask[:, 1:], (0, 1))  # [B, L]
         begins[:, 0] = mask[:, 0]

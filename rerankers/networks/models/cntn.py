@@ -13,7 +13,7 @@ The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cn
 (r = 1), ``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity)
 and ``cntn_i`` (the same, M = I). Two competitors of section 6.1 differ by one layer
 each: ``cnn_mlp`` scores the sentence vectors by a multi-layer perceptron, which is
-equation 1 with M = 0 and a slice for each hidden unit; ``nbow_mlp`` also replaces the
+equation 1 with M = 0 and a slice for each hidden unit. ``nbow_mlp`` also replaces the
 convolutions by the mean of the word vectors.
 
 Deviations, and choices where the paper is silent:
@@ -22,30 +22,33 @@ Deviations, and choices where the paper is silent:
   number of feature maps is not given. Here the last pooling keeps the 4 highest values
   of each of 50 feature maps, and a fully connected layer with tanh maps these 200
   values to n_s = 50.
-* A text with fewer values than are kept is padded with 0 after the tanh. The vector of
-  a text without words is tanh(bias) of the last layer.
-* Of equal values the earlier ones are kept, which determines their order.
-* The paper calls CNTN-I a cosine, which M = I gives for vectors of length 1. So v_q and
-  v_a are normalised in CNTN-I only. u, which is not mentioned there, is a scale with
+* If a text has fewer values than the pooling keeps, zeros are added after the tanh. The
+  vector of a text without words is tanh(bias) of the last layer.
+* If values are equal, the earlier ones are kept. This determines their order.
+* The paper calls CNTN-I a cosine, which M = I gives for vectors of length 1. So only
+  CNTN-I normalises v_q and v_a. u, which is not mentioned there, is a scale with
   initial value 1.
 * CNTN-III ranks answers in the same order for every question, since tanh is monotonic
   and V_a v_a does not depend on the question. It is included for comparison.
-* The perceptron's size is not given: one hidden layer of n_s = 50 units. ``nbow_mlp``
-  has the mean of the word vectors instead of their sum, by which long answers saturate
-  tanh (AP .584 instead of .666 on TrecQA-raw's development part).
+* The size of the perceptron is not given. Here it has one hidden layer of n_s = 50
+  units. ``nbow_mlp`` has the mean of the word vectors instead of their sum, because
+  with a sum long answers saturate tanh (AP .584 instead of .666 on TrecQA-raw's
+  development part).
 * Word vectors are pre-trained and fixed. The paper trains vectors of 25 dimensions on
-  300,000 pairs; a few thousand pairs would overfit them.
-* Weights are initialised by Xavier's uniform distribution, u by 1. With the paper's
-  ±0.01, the sentence vectors after three layers of tanh would be almost zero. The
-  tensor within a tanh does have ±0.01: v_qᵀ M v_a would be so large that tanh
-  saturates, and CNTN-IV not learn (RR among six answers of WikiQA's development part
-  .55, by Xavier's .42; CNTN-V .636 and .635). CNTN-II, without tanh, is better by
-  Xavier's (.66, with ±0.01 .61).
-* The learning rate is 0.003 instead of 0.1: the first step of Adagrad changes every
-  parameter by the whole rate, and from 0.01 on the tanh units saturate, so that all
-  texts have the same vector. L2 is the paper's; the margin γ is not given and set to 1.
-  ``nbow_mlp``, without tanh in its sentence vectors, learns best at 0.03 (RR among six
-  answers of WikiQA's development part .83, at 0.003 .53, at 0.1 .78).
+  300,000 pairs, but a few thousand pairs would overfit them.
+* Weights are initialised by Xavier's uniform distribution, and u by 1. With the paper's
+  ±0.01, the sentence vectors after three layers of tanh would be almost zero. Only a
+  tensor within a tanh starts with ±0.01. Otherwise v_qᵀ M v_a would be so large that
+  tanh saturates and CNTN-IV does not learn: its RR among six answers of WikiQA's
+  development part is .55, but .42 with Xavier's distribution (.636 and .635 for
+  CNTN-V). CNTN-II, which has no tanh, is better with Xavier's distribution (.66 instead
+  of .61).
+* The learning rate is 0.003 instead of 0.1. The first step of Adagrad changes every
+  parameter by the whole rate, and with rates from 0.01 on, the tanh units saturate, so
+  that all texts have the same vector. L2 is that of the paper. The margin γ is not
+  given, and is set to 1. ``nbow_mlp``, which has no tanh in its sentence vectors,
+  learns best at 0.03: its RR among six answers of WikiQA's development part is .83, but
+  .53 at 0.003 and .78 at 0.1.
 """
 
 from collections.abc import Iterator
@@ -77,10 +80,12 @@ class Config(Checked):
 
     slices: int = 5  # r, slices of the tensor (section 6.2)
     bilinear: str = one_of("tensor", "identity", "none")
-    """M: ``tensor`` (trained), ``identity`` (vectors of length 1) or ``none`` (0)."""
+    """Form of M: ``tensor`` (trained), ``identity`` (vectors of length 1) or ``none``
+    (0)."""
     linear: bool = True  # V and b (section 6.2)
     composition: str = one_of("convolutions", "mean")
-    """Sentence vectors: by ``convolutions``, or ``mean`` word vectors (n_s = E)."""
+    """How sentence vectors are made: by ``convolutions``, or as ``mean`` word vectors
+    (n_s = E)."""
     activation: str = one_of("tanh", "identity")  # f
     filters: int = 50  # F, feature maps of each convolution (not given)
     depth: int = 3  # d, convolutions with pooling (Table 2)
@@ -89,7 +94,7 @@ class Config(Checked):
     sentence_size: int = 50  # n_s, dimensions of a sentence vector (Table 2)
 
     def problems(self) -> Iterator[str]:
-        """A message for each impossible value and combination."""
+        """Yield a message for each impossible value and combination of values."""
         yield from super().problems()
         if self.bilinear == "none" and not self.linear:
             yield (
@@ -153,7 +158,7 @@ class Model(Reranker):
         self.weights = nn.Parameter(torch.ones(config.slices))
 
     def encode(self, inputs: Inputs, side: str) -> Tensor:
-        """Sentence vectors of B questions or answers: [B, n_s]."""
+        """Return the sentence vectors of B questions or answers, [B, n_s]."""
         words = inputs[WORDS]
         terms = self.vectors(words.ids)
         if self.config.composition == "mean":  # Section 6.1, NBOW
@@ -167,17 +172,17 @@ class Model(Reranker):
         posts: Tensor,
         query_of_post: Tensor,
     ) -> Interactions:
-        """[v_q; v_a] of each pair: [P, 1, 2 · n_s]."""
+        """Return [v_q; v_a] of each pair, [P, 1, 2 · n_s]."""
         sentences = torch.cat([queries[query_of_post], posts], dim=1)
         return {"sentences": sentences.unsqueeze(1)}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """The tensor layer before u: [P, r] (equation 1)."""
+        """Return the tensor layer before u (equation 1), [P, r]."""
         sentences = interactions["sentences"][:, 0]
         query, post = sentences.chunk(2, dim=1)
         total = torch.zeros((), device=sentences.device)
         if self.config.bilinear == "tensor":
-            # v_qᵀ M of all slices in one product
+            # Compute v_qᵀ M of all slices in one product
             rows = torch.tensordot(query, self.tensor, dims=([1], [1]))  # [P, r, n_s]
             total = total + torch.bmm(rows, post.unsqueeze(2)).squeeze(2)
         elif self.config.bilinear == "identity":
@@ -193,7 +198,7 @@ class Model(Reranker):
         return torch.tanh(total) if self.config.activation == "tanh" else total
 
     def head(self, representations: Tensor) -> Tensor:
-        """uᵀ and the slices: [P]."""
+        """Return the sum of the slices, weighted by u, [P]."""
         return (representations * self.weights).sum(dim=1)
 
 
@@ -211,14 +216,17 @@ class SentenceNetwork(nn.Module):
         self.output = xavier_linear(config.top_k * config.filters, config.sentence_size)
 
     def forward(self, terms: Tensor, words: Tensor) -> Tensor:
-        """Vectors [B, L, E] of ``words`` [B] words to sentence vectors [B, n_s]."""
+        """Turn word vectors [B, L, E] into sentence vectors [B, n_s].
+
+        ``words`` [B] is the number of words of each text.
+        """
         depth = len(self.convolutions)
         maps = terms
         lengths = words
         for layer, convolution in enumerate(self.convolutions, start=1):
             maps, lengths = convolution(maps, lengths)
-            # k = max(k_top, ⌈(d - l) / d · s⌉) in integers (Kalchbrenner et al. 2014,
-            # section 3.4), and the greatest k that the batch can have.
+            # k = max(k_top, ⌈(d - l) / d · s⌉), computed in integers (Kalchbrenner et
+            # al. 2014, section 3.4), and the greatest k that is possible in the batch.
             k = ((depth - layer) * words + depth - 1) // depth
             most = -(-(depth - layer) * terms.shape[1] // depth)
             maps, lengths = k_max_pooling(
@@ -240,11 +248,12 @@ def k_max_pooling(
     k: Tensor,
     most: int,
 ) -> tuple[Tensor, Tensor]:
-    """The ``k`` [B] highest values of each feature, in text order.
+    """Return the ``k`` [B] highest values of each feature, in text order.
 
-    Earlier ones of equal values are kept. ``values`` [B, L, F] are of texts of
-    ``lengths`` [B] without padding. Returns [B, most, F], 0 where a text has no more
-    values, and the number of values of each text [B]. No ``k`` is above ``most``.
+    Ties keep the earlier value. ``values`` [B, L, F] belong to texts of ``lengths`` [B]
+    without padding. Returns (values, counts). The values are [B, most, F], and 0 where
+    a text has no more values. The counts [B] are the numbers of values of each text. No
+    ``k`` may be above ``most``.
     """
     positions = values.shape[1]
     counts = torch.minimum(k, lengths)
@@ -256,7 +265,7 @@ def k_max_pooling(
     best = order[:, :, :most]  # [B, F, K]
     is_chosen = places[: best.shape[2]] < counts.unsqueeze(1)
     is_chosen = is_chosen.unsqueeze(1)  # [B, 1, K]
-    # Other values are sorted to the end.
+    # The other values are sorted to the end.
     best = best.masked_fill(~is_chosen, positions).sort(dim=2).values
     pooled = rows.gather(2, best.clamp(max=positions - 1)) * is_chosen
     missing = most - best.shape[2]

@@ -4,30 +4,31 @@ Jiafeng Guo, Yixing Fan, Qingyao Ai and W. Bruce Croft: *A Deep Relevance Matchi
 for Ad-hoc Retrieval*, CIKM 2016.
 
 Every query word is compared with every word of the post by cosine. A histogram counts
-its cosines in bins of equal width, with one bin for exact matches; a small network maps
-it to one value. A term gate, a softmax over the query's words, weights these values.
-Histograms ignore order and position.
+its cosines in bins of equal width, with one bin for exact matches. A small network maps
+the histogram to one value. A term gate, a softmax over the query's words, weights these
+values. Histograms ignore order and position.
 
 Two named configurations:
 
 ``idf`` (the default)
-    Log-counts and a gate by IDF, the paper's best variant: 162 trained parameters.
+    Log-counts and a gate by IDF, which is the paper's best variant. It has 162 trained
+    parameters.
 
 ``rao2019``
-    The same gate as a baseline of Rao et al. (2019): vectors of unknown words are drawn
+    The same gate in a baseline of Rao et al. (2019). Vectors of unknown words are drawn
     from U[0, 0.1], and IDF and training are those of section 4.3 there. Vectors are
-    fixed in it, too: histograms have no gradient.
+    fixed here as well, because histograms have no gradient.
 
 Deviations, and choices where the paper is silent:
 
 * The logarithm is of the count plus 1, since empty bins have the count 0.
 * Exact matches are equal word identifiers, not cosines of 1. A word without a
-  pre-trained vector matches itself exactly; its hashed vector has about random cosines
-  with other words.
+  pre-trained vector matches itself exactly. The cosines of its hashed vector with other
+  words are about random.
 * The paper's tanh limits scores to [-1, 1], which only suits its hinge loss of margin
   1. Ours has the same slope at 0 and the limits ±10.
-* IDF is in [0, 1], so the initial weight of the gate is 5, not about 0; with the
-  paper's ln N/n (``idf="classical"``) it is 5/16, for gates that are about the same.
+* IDF is in [0, 1], so the initial weight of the gate is 5 instead of about 0. With the
+  paper's ln N/n (``idf="classical"``) it is 5/16, which gives about the same gates.
 * A query without words scores 0.
 """
 
@@ -54,9 +55,8 @@ from tweetrerank.rerankers.settings import Checked, at_least, named, one_of
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
-"""Initial weight of each kind of IDF in the gate.
-
-A word in 1 of 1,000,000 posts gets 50 times the weight of one in every second post."""
+"""Initial weight of the gate for each kind of IDF. A word in 1 of 1,000,000 posts gets
+50 times the weight of a word in every second post."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``idf``."""
 
     bins: int = at_least(2, 30)
-    """Bins of a histogram, the last for exact matches (paper: 30)."""
+    """Number of bins of a histogram. The last one is for exact matches (paper: 30)."""
     idf: str = one_of(*GATE_START)  # Weights of words, in [0, 1] or ln N/n
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
     vectors: str = one_of(*VECTOR_KINDS)  # Never trained
@@ -94,7 +94,10 @@ class Model(Reranker):
         self.score = nn.Identity()  # The sum of the words' values
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
-        """Vectors [B, L, E] of the words of B texts, of length 1 (0 for padding)."""
+        """Return the vectors [B, L, E] of the words of B texts.
+
+        They have length 1, or 0 for padding.
+        """
         words = inputs[WORDS]
         return Encoded(unit_length(self.vectors(words.ids)), words)
 
@@ -104,7 +107,7 @@ class Model(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Histograms [P, Lq, bins]; and mask and IDF of each word [P, Lq, 2]."""
+        """Return histograms [P, Lq, bins], and the words' mask and IDF [P, Lq, 2]."""
         query_vectors = queries.vectors[query_of_post]
         query_ids = queries.words.ids[query_of_post]
         query_mask = queries.words.mask[query_of_post]  # [P, Lq]
@@ -123,7 +126,7 @@ class Model(Reranker):
         }
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """Sum of the words' values, weighted by the gate: [P, 1]."""
+        """Return the sum of the words' values, weighted by the gate, [P, 1]."""
         mask, idf = interactions["words"].unbind(dim=2)
         evidence = bounded(self.evidence(interactions["histograms"]))
         gates = (self.gate * idf).masked_fill(mask == 0, -1e4)  # [P, Lq]
@@ -137,11 +140,11 @@ def histograms(
     post_mask: Tensor,
     bins: int,
 ) -> Tensor:
-    """Counts of the post's terms in each bin: [P, Lq, bins].
+    """Return the number of the post's terms in each bin, [P, Lq, bins].
 
-    All bins but the last are equal parts of [-1, 1], and only the upper one includes
-    its upper end. Equal terms, ``exact`` [P, Lq, Ld], go to the last bin. ``cosine`` is
-    [P, Lq, Ld], ``post_mask`` [P, Ld].
+    All bins except the last one are equal parts of [-1, 1]. Only the uppermost part
+    includes its upper end. Equal terms, ``exact`` [P, Lq, Ld], go to the last bin.
+    ``cosine`` is [P, Lq, Ld], and ``post_mask`` is [P, Ld].
     """
     per_unit = 0.5 * (bins - 1)  # Bins for each unit of the cosine
     places = ((cosine + 1.0) * per_unit).long()

@@ -3,17 +3,17 @@
 Po-Sen Huang, Xiaodong He, Jianfeng Gao, Li Deng, Alex Acero and Larry Heck: *Learning
 Deep Structured Semantic Models for Web Search using Clickthrough Data*, CIKM 2013.
 
-A text is the vector of counts of its letter trigrams, those of #word# for each word
-("word hashing"). Layers with tanh map it to a semantic vector. The score is the cosine
-of query and post times a smoothing factor γ, which belongs to the softmax over one
-clicked and several other posts in training.
+A text is represented by the counts of its letter trigrams, which are those of #word#
+for each word ("word hashing"). Layers with tanh map it to a semantic vector. The score
+is the cosine of query and post times a smoothing factor γ, which belongs to the softmax
+over one clicked and several other posts in training.
 
 Two named configurations:
 
 ``rao2019``
     The paper's 300, 300 and 128 units and one row of weights for each of the 64,000
-    trigrams (30,621 occur in its log), 19 million parameters, as a baseline of Rao et
-    al. (2019): training is that of section 4.3 there.
+    trigrams (of which 30,621 occur in its log): 19 million parameters. It is a baseline
+    of Rao et al. (2019), and is trained as in section 4.3 there.
 
 ``compact`` (the default)
     About a third of these widths, and 16,384 rows shared by the trigrams. The cost of a
@@ -23,11 +23,11 @@ Two named configurations:
 
 Deviations, and choices where the paper is silent:
 
-* Query and post share all weights. The paper's formulas have one set of weights,
-  Microsoft's later code has two networks. With shared weights, the initial cosine is
-  one of common trigrams, also for words outside of the training topics; two networks
-  would have to learn it word by word.
-* γ = 10, as in that code; the paper tunes it on held-out data.
+* Query and post share all weights. The paper's formulas have one set of weights, while
+  Microsoft's later code has two networks. With shared weights, the initial cosine
+  already measures common trigrams, even for words outside the training topics. Two
+  networks would have to learn this word by word.
+* γ = 10, as in that code. The paper tunes it on held-out data.
 * Weights of the first layer are initialised from U[-0.1, 0.1], since a text has tens of
   trigrams. The paper's ±sqrt(6 / (in + out)), used for the other layers, would suit
   thousands.
@@ -57,23 +57,23 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
     trigram_buckets: int = at_least(1, 16_384, TRIGRAM_COUNT)
-    """Rows of the first layer's weights."""
+    """Number of rows of the first layer's weights."""
     trigram_size: int = 96  # Units of the first layer (paper: 300)
     hidden: int = 96  # Units of the second layer (paper: 300)
     sentence_size: int = 64  # Units of the last layer (paper: 128)
     smoothing: float = 10.0  # γ, factor of the cosine (see above)
     dropout: float = 0.4
-    """Share of the units of the first two layers dropped in training."""
+    """Share of the units of the first two layers that are dropped in training."""
 
 
 class SemanticModel(Reranker):
-    """Cosine of two texts' semantic vectors, times γ (section 3.3).
+    """The cosine of two texts' semantic vectors, times γ (section 3.3).
 
-    Queries and posts share the network. The hyperparameters contain ``smoothing``, γ.
+    Queries and posts share the network. The hyperparameters contain γ as ``smoothing``.
     """
 
     network: ClassVar[type[nn.Module]]
-    """Maps trigram identifiers [B, L] to vectors [B, K]."""
+    """Class of the network that maps trigram identifiers [B, L] to vectors [B, K]."""
 
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(loss="listwise", learning_rate=1e-3, negatives=4)
@@ -85,7 +85,10 @@ class SemanticModel(Reranker):
         self.tower = self.network(config)
 
     def encode(self, inputs: Inputs, side: str) -> Tensor:
-        """Semantic vectors [B, K] of length 1; 0 for a text without trigrams."""
+        """Return semantic vectors [B, K] of length 1.
+
+        They are 0 for a text without trigrams.
+        """
         ids = inputs[TRIGRAMS].ids
         has_trigrams = ids.ne(0).any(dim=1, keepdim=True)
         return unit_length(self.tower(ids)) * has_trigrams
@@ -96,17 +99,17 @@ class SemanticModel(Reranker):
         posts: Tensor,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Products whose sum is the cosine: [P, 1, K]."""
+        """Return products [P, 1, K]. Their sum is the cosine."""
         products = queries[query_of_post] * posts
         return {"products": products.unsqueeze(1)}
 
     def head(self, representations: Tensor) -> Tensor:
-        """γ times the cosine: [P]."""
+        """Return γ times the cosine, [P]."""
         return self.config.smoothing * representations.sum(dim=1)
 
 
 class DeepNetwork(nn.Module):
-    """Section 3.1: three layers with tanh over trigram counts."""
+    """The three layers with tanh over trigram counts of section 3.1."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ class DeepNetwork(nn.Module):
         self.last = xavier_linear(config.hidden, config.sentence_size)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Vectors of texts [B, L]: [B, K]."""
+        """Return the vectors [B, K] of texts [B, L]."""
         first = self.dropout(torch.tanh(self.trigrams(ids) + self.bias))
         second = self.dropout(torch.tanh(self.second(first)))
         return torch.tanh(self.last(second))

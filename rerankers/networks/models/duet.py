@@ -6,7 +6,7 @@ Distributed Representations of Text for Web Search*, WWW 2017.
 The local network reads only the positions of query words in the post. The distributed
 network encodes the query, and each region of the post, by convolution and max pooling,
 and multiplies the vectors element by element. Each network ends in fully connected
-layers; their scores are added.
+layers, and their scores are added.
 
 Two named configurations:
 
@@ -17,7 +17,8 @@ Two named configurations:
 ``rao2019``
     It reads the character trigrams of each word, as the paper reads its 2,000 most
     frequent n-graphs (n from 1 to 5). A word is the sum of its trigrams' trained
-    vectors. Training is that of section 4.3 of Rao et al. (2019), whose baseline it is.
+    vectors. It is a baseline of Rao et al. (2019), and is trained as in section 4.3
+    there.
 
 Deviations, and choices where the paper is silent:
 
@@ -27,8 +28,9 @@ Deviations, and choices where the paper is silent:
 * Both networks have separate weights for each query position or region, so texts are
   padded to fixed sizes, with zeros after every layer: padding never changes a score.
   Words beyond these sizes are ignored.
-* The paper's spans lie inside the text. Ours have at least one word (two zero vectors
-  are added on either side), so texts of one or two words have spans, too.
+* In the paper every span lies inside the text. Here a span needs only one word in the
+  text, because two zero vectors are added on either side. So texts of one or two words
+  also have spans.
 * A trigram has a vector of ``trigram_size`` dimensions, where the paper's filters read
   counts: with 64,000 trigrams, each word of a filter would need as many weights.
 * The last layers of both networks are one layer, since their scores are added.
@@ -70,7 +72,7 @@ class Config(Checked):
     local_filters: int = 32  # C, filters over the positions of the post (paper: 300)
     filters: int = 48  # F of the distributed network (paper: 300)
     width: int = at_least(1, 3)
-    """Words under a filter of the distributed network (paper: 3)."""
+    """Number of words under a filter of the distributed network (paper: 3)."""
     region: int = at_least(1, 8)  # Spans that are pooled to one vector (paper: 100)
     hidden: int = 32  # Units of each network's fully connected layer (paper: 300)
     dropout: float = 0.2  # Share of hidden units dropped in training
@@ -78,7 +80,7 @@ class Config(Checked):
     post_words: int = at_least(1, 62)  # Words of a post, at most (paper: 1,000)
 
     def regions(self) -> int:
-        """R, regions of the longest post."""
+        """Return R, the number of regions of the longest post."""
         spans = self.post_words + self.width - 1
         return -(-spans // self.region)
 
@@ -117,9 +119,10 @@ class Model(Reranker):
         self.score = nn.Linear(2 * config.hidden, 1)
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
-        """Vectors [B, R, F] of regions of B posts, 0 for padding; [B, 1, F] of queries.
+        """Return the vectors of regions.
 
-        A query is one region.
+        They are [B, R, F] for B posts, and 0 for padding. A query is one region, so
+        they are [B, 1, F] for B queries.
         """
         config = self.config
         if side == QUERY:
@@ -132,7 +135,7 @@ class Model(Reranker):
         return Encoded(self.post(vectors, words.lengths, config.region), words)
 
     def _word_vectors(self, inputs: Inputs, ids: Tensor) -> Tensor:
-        """Vectors [B, L, E] of the words ``ids`` [B, L]."""
+        """Return the vectors [B, L, E] of the words ``ids`` [B, L]."""
         if self.config.terms == "words":
             return self.vectors(ids)
         sums, _ = self.vectors.by_word(inputs[TRIGRAMS].ids)
@@ -144,19 +147,22 @@ class Model(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Filters over exact matches [P, Lq, C], and region products [P, R, F]."""
+        """Return filters over exact matches, and products of regions.
+
+        They are [P, Lq, C] and [P, R, F].
+        """
         query_ids = queries.words.ids[query_of_post]
         exact = query_ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
         mask = queries.words.mask[query_of_post].unsqueeze(2)  # [P, Lq, 1]
         matches = exact.float() * mask
-        # Positions beyond the batch's longest post are zeros, and need no weights.
+        # Positions beyond the longest post of the batch are zero and need no weights.
         weights = self.places.weight[:, : matches.shape[2]]
         local = torch.tanh(F.linear(matches, weights, self.places.bias))
         products = queries.vectors[query_of_post] * posts.vectors
         return {"local": local * mask, "distributed": products}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """The last hidden layers of both networks, concatenated: [P, 2 · hidden]."""
+        """Return the last hidden layers of both networks, [P, 2 · hidden]."""
         local = flattened(interactions["local"], self.config.query_words)
         distributed = flattened(interactions["distributed"], self.config.regions())
         hidden = [self.local(local), self.distributed(distributed)]
@@ -164,7 +170,7 @@ class Model(Reranker):
 
 
 class TextNetwork(nn.Module):
-    """Vectors of regions: convolution, max pooling, a fully connected layer."""
+    """Vectors of regions by convolution, max pooling and a fully connected layer."""
 
     def __init__(self, size: int, config: Config) -> None:
         super().__init__()
@@ -178,11 +184,14 @@ class TextNetwork(nn.Module):
         lengths: Tensor,
         region: int,
     ) -> Tensor:
-        """Vectors [B, R, F] of the regions of ``region`` spans of texts [B, L, E]."""
+        """Return the vectors [B, R, F] of the regions of texts [B, L, E].
+
+        A region has ``region`` spans.
+        """
         count = len(words)
         spans, span_lengths = self.convolution(words, lengths)
         inside = mask_of_lengths(span_lengths, spans.shape[1])
-        # tanh is above -1, so spans without a word never are the maximum of a region.
+        # tanh is above -1, so a span without a word is never the maximum of a region.
         values = torch.tanh(spans + self.bias)
         values = values.masked_fill(~inside.unsqueeze(2), -1.0)
         missing = -spans.shape[1] % region
@@ -204,6 +213,9 @@ class TextNetwork(nn.Module):
 
 
 def flattened(places: Tensor, most: int) -> Tensor:
-    """Pad ``places`` [P, L, K] to ``most`` positions, and flatten: [P, most · K]."""
+    """Pad ``places`` [P, L, K] to ``most`` positions, and flatten them.
+
+    The result is [P, most · K].
+    """
     missing = most - places.shape[1]
     return pad_after(places, missing).flatten(1)

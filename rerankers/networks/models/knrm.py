@@ -7,34 +7,34 @@ Ad-hoc Search*, WSDM 2018.
 
 Every query word is compared with every word of the post by cosine. Eleven Gaussian
 kernels, one for exact matches and ten for levels from 0.9 to -0.9, turn the cosines of
-a query word into soft counts. A linear ranker reads the logarithms of the counts,
-summed over the query's words.
+a query word into soft counts. A linear ranker reads the logarithms of the counts, which
+are summed over the query's words.
 
 Three named configurations:
 
 ``words`` (the default)
-    K-NRM with fixed word vectors: 12 trained parameters. The paper trains its vectors
-    on a search engine's log, the main source of its gains; a hundred topics would
-    overfit them.
+    K-NRM with fixed word vectors. It has 12 trained parameters. The paper trains its
+    vectors on the log of a search engine, which is the main source of its gains. A
+    hundred topics would overfit them.
 
 ``rao2019``
-    K-NRM as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown
-    words begin in U[0, 0.1], and training is that of section 4.3 there.
+    K-NRM as a baseline of Rao et al. (2019). Vectors are fine-tuned, those of unknown
+    words start in U[0, 0.1], and training is that of section 4.3 there.
 
 ``conv``
-    Conv-KNRM: convolutions, shared by query and post, encode n-grams of 1, 2 and 3
-    words; n-grams of all lengths are compared with each other.
+    Conv-KNRM. Convolutions, which query and post share, encode n-grams of 1, 2 and 3
+    words. N-grams of all lengths are compared with each other.
 
 Deviations, and choices where the papers are silent:
 
-* Exact matches are cosines of 1, not equal identifiers, so n-grams have exact matches,
-  too. Each unknown word has its own hashed vector, whose cosine with itself is 1.
+* Exact matches are cosines of 1, not equal identifiers, so that n-grams can also match
+  exactly. Each unknown word has its own hashed vector, whose cosine with itself is 1.
 * Counts are at least 1e-10 before the logarithm.
 * Logarithms are multiplied by 0.1, so that the initial linear layer gives small scores.
 * The papers' tanh limits scores to [-1, 1], which only suits their hinge loss of margin
   1. Ours has the same slope at 0 and the limits ±10.
 * An n-gram begins at every word, with zeros after the text's end.
-* Padding of the query adds nothing; padding of the post is not counted.
+* Padding of the query adds nothing, and padding of the post is not counted.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 
 class Kernel(NamedTuple):
-    """A Gaussian of a similarity."""
+    """A Gaussian kernel over similarities."""
 
     mean: float  # μ
     width: float  # σ
@@ -72,10 +72,10 @@ class Kernel(NamedTuple):
 
 EXACT_MATCHES = Kernel(1.0, 1e-3)  # So narrow that it counts exact matches
 SOFT_MATCHES = [Kernel(1.0 - (2 * level + 1) / 10, 0.1) for level in range(10)]
-"""Their means divide [-1, 1] evenly: 0.9, 0.7 … -0.9."""
+"""Their means divide [-1, 1] evenly: 0.9, 0.7, … -0.9."""
 KERNELS = (EXACT_MATCHES, *SOFT_MATCHES)
 
-LEAST_COUNT = 1e-10  # Lower limit of soft counts, for their logarithm
+LEAST_COUNT = 1e-10  # Lower limit of soft counts, which makes their logarithm finite
 LOG_SCALE = 0.1  # Factor of the logarithms of soft counts
 
 
@@ -84,15 +84,14 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``words``."""
 
     longest_ngram: int = at_least(0, 0)
-    """h_max, words of the longest n-grams (Conv-KNRM: 3).
-
-    0 compares word vectors without convolutions (K-NRM)."""
+    """h_max, the number of words in the longest n-grams (Conv-KNRM: 3). 0 compares word
+    vectors without convolutions (K-NRM)."""
     filters: int = 128  # F of each convolution (Conv-KNRM: 128)
     vectors: str = one_of(*VECTOR_KINDS)
 
 
 class Model(Reranker):
-    """Section 3 of both papers; see the module's docstring."""
+    """The model of section 3 of both papers; see the module's docstring."""
 
     configurations = named(
         words=Config(),
@@ -115,7 +114,10 @@ class Model(Reranker):
         self.score = nn.Linear(comparisons * len(KERNELS), 1)
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
-        """Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams."""
+        """Return the vectors of each length of n-grams, [B, L, F] each.
+
+        They have length 1, or 0 for padding.
+        """
         words = inputs[WORDS]
         vectors = self.vectors(words.ids)
         mask = words.mask.unsqueeze(2)
@@ -130,7 +132,10 @@ class Model(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
+        """Return the logarithms of soft counts, [P, Lq, K].
+
+        There are counts for each pair of n-gram lengths.
+        """
         counts = []
         for query, post in product(queries.vectors, posts.vectors):
             cosine = torch.bmm(query[query_of_post], post.mT)  # [P, Lq, Ld]
@@ -140,24 +145,25 @@ class Model(Reranker):
         return {"matches": LOG_SCALE * logarithms * query_mask}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """φ, the sum over the words of the query: [P, K]."""
+        """Return φ, the sum over the words of the query, [P, K]."""
         return interactions["matches"].sum(dim=1)
 
     def head(self, representations: Tensor) -> Tensor:
-        """The linear ranker: [P]."""
+        """Return the scores [P] of the linear ranker."""
         return bounded(self.score(representations).squeeze(1))
 
 
 def soft_counts(similarity: Tensor, mask: Tensor) -> Tensor:
-    """Counts of matches at levels of similarity: [P, Lq, K].
+    """Return soft counts of matches at each level of similarity, [P, Lq, K].
 
-    Sums over the post's terms, of cosines [P, Lq, Ld] and a mask [P, Ld]. A kernel of
-    mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s (Xiong et al.
-    2017, section 3.1).
+    A count is a sum over the post's terms, for cosines [P, Lq, Ld] and a mask [P, Ld].
+    A kernel of mean μ and width σ adds ``exp(-(s - μ)² / 2σ²)`` for a similarity s
+    (Xiong et al. 2017, section 3.1).
     """
     column = mask.unsqueeze(2)
     sums = []
-    # One kernel at a time, so that intermediate values fit the processor's cache.
+    # Kernels are applied one at a time, so that intermediate values fit the processor's
+    # cache.
     for mean, width in KERNELS:
         squares = (similarity - mean).square()
         kernel = torch.exp(squares * (-0.5 / width**2))

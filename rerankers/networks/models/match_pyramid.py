@@ -14,18 +14,19 @@ Two named configurations, with two of the paper's three similarities:
     the strongest signal, hardly change a dot product.
 
 ``rao2019``
-    Dot products as a baseline of Rao et al. (2019): vectors are fine-tuned, those of
-    unknown words begin in U[0, 0.1], and training is that of section 4.3 there.
+    Dot products in a baseline of Rao et al. (2019). Vectors are fine-tuned, those of
+    unknown words start in U[0, 0.1], and training is that of section 4.3 there.
 
-The third similarity, 1 for equal words and 0 otherwise, is left out: all posts without
-a query word get the same score from it.
+The third similarity, which is 1 for equal words and 0 otherwise, is left out, because
+it gives the same score to all posts without a query word.
 
 Deviations, and choices where the paper is silent:
 
-* Dynamic pooling divides each text by its own length L into n parts; part i has the
-  positions from ⌊i·L/n⌋ to before ⌈(i + 1)·L/n⌉. Adjacent parts of a long text may
-  share a word, and a text of fewer than n words has words in several parts. Padding is
-  in no part, so scores do not depend on it. A pair without words is pooled to zeros.
+* Dynamic pooling divides each text by its own length L into n parts. Part i has the
+  positions from ⌊i·L/n⌋ up to, but not including, ⌈(i + 1)·L/n⌉. Adjacent parts of a
+  long text may share a word, and a text of fewer than n words has words in several
+  parts. Padding is in no part, so scores do not depend on it. A pair without words is
+  pooled to zeros.
 * Convolutions pad a matrix with zeros and keep its size.
 * Sizes are our reading of the paper's: 8 maps of 5 × 5, then 16 of 3 × 3. Pooled sizes
   suit queries of 3 to 10 words: 5 × 10 first, then the maximum of 2 × 2.
@@ -91,7 +92,8 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        # Vectors of unknown words are as long as others, and dot products as large.
+        # The vectors of unknown words are as long as others, so their dot products are
+        # as large.
         unknown = TYPICAL_LENGTH * (3 / vocabulary.vectors.shape[1]) ** 0.5
         self.vectors = word_vectors(vocabulary, config.vectors, unknown)
         self.first = square_convolution(1, config.filters, config.width)
@@ -109,7 +111,10 @@ class Model(Reranker):
         )
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
-        """Vectors [B, L, E] of words, of length 1 for cosines; 0 for padding."""
+        """Return the vectors [B, L, E] of words.
+
+        They have length 1 for cosines, and are 0 for padding.
+        """
         config = self.config
         most = config.query_words if side == QUERY else config.post_words
         words = inputs[WORDS].first(most)
@@ -124,7 +129,10 @@ class Model(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
+        """Return the first feature maps after pooling.
+
+        They are [P, pooled_rows, F · pooled_columns].
+        """
         config = self.config
         query = queries.vectors[query_of_post]
         query_lengths = queries.words.lengths[query_of_post]
@@ -136,7 +144,7 @@ class Model(Reranker):
         return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """The second convolution and pooling, flattened: [P, K]."""
+        """Return the results of the second convolution and pooling, [P, K]."""
         config = self.config
         patterns = interactions["patterns"][:, : config.pooled_rows]
         # [P, F, rows, columns]
@@ -147,15 +155,16 @@ class Model(Reranker):
 
 
 def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
-    """Maximum of each of n = ``parts`` of a text: [P, F, L, M] to [P, F, n, M].
+    """Return the maximum of each of n = ``parts`` of a text.
 
-    A text is divided by its own length without padding, ``lengths`` [P]. An empty text
-    is pooled to 0.
+    ``maps`` [P, F, L, M] become [P, F, n, M]. A text is divided by its own length
+    without padding, ``lengths`` [P]. An empty text is pooled to 0.
     """
     numbers = torch.arange(parts, device=maps.device)
     starts = numbers * lengths.unsqueeze(1) // parts  # [P, n]
     ends = -(-(numbers + 1) * lengths.unsqueeze(1) // parts)
-    longest = -(-maps.shape[2] // parts) + 1  # S, positions of a part at most
+    # S, the greatest number of positions in a part
+    longest = -(-maps.shape[2] // parts) + 1
     places = starts.unsqueeze(2) + torch.arange(longest, device=maps.device)
     # Shorter parts repeat their last position, which does not change the maximum.
     last = (ends - 1).clamp_min(0).unsqueeze(2)

@@ -1,9 +1,10 @@
 """MP-CNN: multi-perspective sentence similarity with convolutional networks.
 
-The model SentLevel: Hua He, Kevin Gimpel and Jimmy Lin: *Multi-Perspective Sentence
-Similarity Modeling with Convolutional Neural Networks*, EMNLP 2015; trained with pairs
-of answers as in Jinfeng Rao, Hua He and Jimmy Lin: *Noise-Contrastive Estimation for
-Answer Selection with Deep Neural Networks*, CIKM 2016.
+This is the model SentLevel. Hua He, Kevin Gimpel and Jimmy Lin: *Multi-Perspective
+Sentence Similarity Modeling with Convolutional Neural Networks*, EMNLP 2015. It is
+trained with pairs of answers as in Jinfeng Rao, Hua He and Jimmy Lin:
+*Noise-Contrastive Estimation for Answer Selection with Deep Neural Networks*, CIKM
+2016.
 
 Convolutions of several widths, over whole word vectors (holistic) and over single
 dimensions, are pooled in several ways. Results of the same pooling are compared: by
@@ -15,8 +16,8 @@ Two named configurations:
 ``paper``
     Sizes of the paper: as many holistic filters as dimensions of a word vector, 20
     filters for each dimension, absolute differences element by element. This gives
-    thousands of features. Trained by plain SGD on all pairs, as in section 4 of the
-    CIKM paper.
+    thousands of features. It is trained by plain SGD on all pairs, as in section 4 of
+    the CIKM paper.
 
 ``compact`` (the default)
     For a few hundred relevant pairs: few filters for each dimension, and the sum of the
@@ -24,17 +25,19 @@ Two named configurations:
 
 Deviations, and choices where the paper is silent:
 
-* A span begins at each word, with zeros after the text's end. The paper's spans lie
-  inside the text, so a text shorter than a span lacks it. Padding is never pooled.
-* Distances are not scaled to the range of cosines: this cost 0.09 of MRR on TrecQA's
-  development questions in a short trial with 50 filters.
+* A span begins at each word, with zeros after the text's end. In the paper every span
+  lies inside the text, so a text shorter than the span has none of that width. Padding
+  is never pooled.
+* Distances are not scaled to the range of cosines, because scaling lowered MRR by 0.09
+  on TrecQA's development questions in a short trial with 50 filters.
 * A text without words is pooled to zeros. Cosines divide by sqrt(x · x + 1e-8), so its
   cosines are 0.
 * ``compact`` is trained with AdamW instead of SGD, at the same rate of 1e-3.
-* The batch size is not given: one pair in ``paper``, as in the CIKM paper's code. With
-  pairs of answers that code adds up the losses of a relevant answer's triplets; here
-  they are averaged, as 8 times the rate did not learn. The tables' row has 4 times the
-  rate: half of the sum.
+* The batch size is not given. It is one pair in ``paper``, as in the CIKM paper's code.
+  With pairs of answers that code adds up the losses of a relevant answer's triplets.
+  Here they are averaged, because with 8 times the rate, which would be the sum, the
+  model did not learn. The row in the tables was trained with 4 times the rate, which is
+  half of the sum.
 """
 
 from dataclasses import dataclass, replace
@@ -62,17 +65,21 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
     dimension_filters: int = 4
-    """Filters for each dimension and width of block B (paper: 20)."""
+    """Number of filters for each dimension and width of block B (paper: 20)."""
     widths: int = 3
-    """Spans have 1 to this many words (paper: 3), and infinitely many."""
+    """Spans have 1 to this many words (paper: 3). There is also an infinite width."""
     l1: str = one_of("sum", "elements")
-    """Absolute differences: ``elements`` (comU1 of the paper) or their ``sum``."""
+    """Which absolute differences are features: ``elements`` (comU1 of the paper), or
+    only their ``sum``."""
     hidden: int = 150  # Units of the hidden layer (paper: 150)
     dropout: float = 0.5
-    """Share of hidden units dropped in training (CIKM 2016, section 4)."""
+    """Share of hidden units that are dropped in training (CIKM 2016, section 4)."""
 
     def features(self, size: int) -> int:
-        """Features of all comparisons, for word vectors of ``size`` dimensions."""
+        """Return the number of features of all comparisons.
+
+        ``size`` is the number of dimensions of word vectors.
+        """
         unit_2 = 2  # Cosine and distance
         unit_1 = unit_2 + (size if self.l1 == "elements" else 1)
         horizontal = HOLISTIC_POOLINGS * size * unit_2
@@ -82,17 +89,16 @@ class Config(Checked):
 
 
 class PooledTexts(NamedTuple):
-    """Pooled convolutions of a batch of texts."""
+    """The pooled convolutions of a batch of texts."""
 
     holistic: Tensor
-    """Block A, [B, 3 poolings, N widths, E].
-
-    The last width is infinity: the words themselves."""
+    """Block A, [B, 3 poolings, N widths, E]. The last width is infinity, which stands
+    for the words themselves."""
     dimensions: Tensor  # Block B, [B, 2 poolings, N widths, filters, E]
 
 
 class Model(Reranker):
-    """Sentence model and structured comparison; see the module's docstring."""
+    """The sentence model and the structured comparison; see the module's docstring."""
 
     configurations = named(
         compact=Config(),
@@ -116,7 +122,7 @@ class Model(Reranker):
         self.score = nn.Linear(config.hidden, 1)
 
     def encode(self, inputs: Inputs, side: str) -> PooledTexts:
-        """Blocks A and B of B texts (section 3 of He et al. 2015)."""
+        """Return blocks A and B for B texts (section 3 of He et al. 2015)."""
         ids = inputs[WORDS].ids
         terms = self.vectors(ids)  # [B, L, E]
         inside = ids.ne(0).unsqueeze(2)  # [B, L, 1]
@@ -137,7 +143,10 @@ class Model(Reranker):
         posts: PooledTexts,
         query_of_post: Tensor,
     ) -> Interactions:
-        """The structured comparison (He et al. 2015, Algorithms 1 and 2): [P, 1, K]."""
+        """Return the structured comparison of each pair, [P, 1, K].
+
+        Source: He et al. (2015), Algorithms 1 and 2.
+        """
         query = queries.holistic[query_of_post]
         post = posts.holistic
         # Algorithm 1: for each pooling and filter, over the widths.
@@ -157,31 +166,37 @@ class Model(Reranker):
         return {"comparisons": comparisons.unsqueeze(1)}
 
     def _unit_1(self, x: Tensor, y: Tensor) -> Tensor:
-        """comU1: cosine, L2 distance and absolute differences of vectors [..., K]."""
+        """Return comU1 of vectors [..., K].
+
+        It is the cosine, the L2 distance and the absolute differences.
+        """
         differences = (x - y).abs()
         if self.config.l1 == "sum":
             differences = differences.sum(dim=-1, keepdim=True)
         return torch.cat([self._unit_2(x, y), differences], dim=-1)
 
     def _unit_2(self, x: Tensor, y: Tensor) -> Tensor:
-        """comU2: cosine and L2 distance of vectors [..., K]: [..., 2]."""
+        """Return comU2 of vectors [..., K]: cosine and L2 distance, [..., 2]."""
         x_length = torch.sqrt((x * x).sum(dim=-1) + 1e-8)
         y_length = torch.sqrt((y * y).sum(dim=-1) + 1e-8)
         lengths = x_length * y_length
-        # The square root has no gradient at 0.
+        # The square root has no gradient at 0, so a small number is added.
         squares = (x - y).square().sum(dim=-1)
         distance = torch.sqrt(squares + 1e-12)
         cosine = (x * y).sum(dim=-1) / lengths
         return torch.stack([cosine, distance], dim=-1)
 
     def head(self, representations: Tensor) -> Tensor:
-        """Hidden layer and output: [P]."""
+        """Return the scores [P] of the hidden layer and the output."""
         hidden = torch.tanh(self.hidden(representations))
         return super().head(self.dropout(hidden))
 
 
 class _DimensionConvolution(nn.Module):
-    """Block B for one width: filters for each dimension, tanh, max and min pooling."""
+    """Block B for one width: filters for each dimension, tanh, and pooling.
+
+    Pooling takes the maximum and the minimum.
+    """
 
     def __init__(
         self,
@@ -198,14 +213,14 @@ class _DimensionConvolution(nn.Module):
         self.bias = nn.Parameter(bias)
 
     def forward(self, terms: Tensor, inside: Tensor) -> Tensor:
-        """Pooled filters [B, 2, filters, E] of words [B, L, E].
+        """Return the pooled filters [B, 2, filters, E] of words [B, L, E].
 
         ``inside`` [B, L, 1] is the mask of words.
         """
         length = terms.shape[1]
         padded = pad_after(terms, self.width - 1).unsqueeze(2)
         maps: Tensor = self.bias  # Then [B, L, filters, E]
-        # Several times faster than a grouped convolution.
+        # This loop is several times faster than a grouped convolution.
         for offset in range(self.width):
             shifted = padded[:, offset : offset + length]
             maps = torch.addcmul(maps, shifted, self.weight[offset])
@@ -219,7 +234,10 @@ class _DimensionConvolution(nn.Module):
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
-    """Maximum and minimum over a text's positions: [B, F] each, 0 for an empty text."""
+    """Return the maximum and minimum over a text's positions, [B, F] each.
+
+    Both are 0 for an empty text.
+    """
     # Padding repeats the first position, which does not change the maximum or minimum.
     maps = torch.where(inside, maps, maps[:, :1])
     has_words = inside.any(dim=1)
@@ -232,7 +250,7 @@ def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
 
 
 def _pool_holistic(maps: Tensor, inside: Tensor) -> Tensor:
-    """Maximum, minimum and mean over a text's positions: [B, 3, F]."""
+    """Return the maximum, minimum and mean over a text's positions, [B, 3, F]."""
     total = (maps * inside).sum(dim=1)
     mean = total / inside.sum(dim=1).clamp_min(1)
     maximum, minimum = _extremes(maps, inside)

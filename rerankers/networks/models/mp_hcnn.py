@@ -5,87 +5,88 @@ Relevance Matching with Hierarchical ConvNets for Social Media Search*, AAAI 201
 
 Stacked convolutions, shared by query and post, turn words and character trigrams into
 phrases of growing length. At every depth, each query phrase is compared with all
-phrases of the post and of its URL; the maximum and the mean similarity are kept. A
+phrases of the post and of its URL, and the maximum and the mean similarity are kept. A
 small network turns these features, weighted by inverse document frequency (IDF), into
 one score.
 
 Four named configurations:
 
 ``paper``
-    Section 3 as printed: dot products, softmax over the post's positions, one feature
-    for each query position and depth, all parameters trained. Choices where the paper
-    is silent or contradicts itself:
+    The model of section 3 as printed: it has dot products, a softmax over the post's
+    positions, and one feature for each query position and depth, and all parameters are
+    trained. Choices where the paper is silent or contradicts itself:
 
     * The paper pads all texts to a fixed length. Here padding is not computed, but
       accounted for exactly: positions after a text's end are zero at every depth, so
       each of them adds e⁰ to the denominator of the softmax. (The mean of a softmax
       over the post's positions alone would be a constant.)
-    * Counts in the paper's 243 million posts are not available. IDF, the classical
-      ln N/n, is from the encoder's list of words. The IDF of a phrase is the sum over
-      its words, taken to be independent, or over its trigrams that do not overlap. The
-      IDF of a trigram is from the list's words.
+    * Counts in the paper's 243 million posts are not available. IDF, the classical ln
+      N/n, is from the encoder's list of words. The IDF of a phrase is the sum over its
+      words, taken to be independent, or over its trigrams that do not overlap. The IDF
+      of a trigram is from the list's words.
     * "The first two layers", whose features are weighted, include the embedding layer.
-    * A softmax over two classes equals the sigmoid of the difference of their logits:
-      one logit.
-    * The softmax reads the length of word vectors: GloVe's, twice as long as
-      word2vec's, saturate it, and a query word that a post lacks still gets most of a
-      share. At word2vec's length they still match unrelated words more. So vectors of
-      other files get a shorter one (:func:`of_word2vec_length`), chosen on training
-      topics.
+    * A softmax over two classes equals the sigmoid of the difference of their logits,
+      so one logit suffices.
+    * The softmax depends on the length of word vectors. GloVe's vectors are twice as
+      long as word2vec's and saturate it, so that even a query word that the post lacks
+      gets most of a share. At the length of word2vec's, they still match unrelated
+      words more than word2vec's do. So vectors of other files are given a shorter
+      length (:func:`of_word2vec_length`), which was chosen on training topics.
     * The places of dropout, initial weights (Keras's), momentum, and the end of
-      training are those of the authors' code. The share of dropout is one of four
-      between .1 and .5 that it has for four years.
+      training are those of the authors' code. That code has a share of dropout between
+      .1 and .5 for each of four years, and one of these is used here.
 
 ``authors``
-    The form of the authors' code (github.com/jinfengr/neural-tweet-search), as far as
-    it differs from the paper:
+    The model in the authors' code (github.com/jinfengr/neural-tweet-search), which
+    differs from the paper as follows:
 
     * The softmax is over the query's positions.
     * Convolutions and softmax read padding like any other term. It has a trained
       vector, and matches nothing.
-    * IDF weights features of the first two depths only; the IDF of padding is 0.
+    * IDF weights only features of the first two depths. The IDF of padding is 0.
     * Trigram vectors start in U[-.05, .05].
     * A second hidden layer has 50 units.
     * Training is by batches of 64 (128 for 2014), and 15 % of the topics of each year
       are held out.
     * Words are NLTK's Treebank tokens, and trigrams go across them.
-    * URLs are cut otherwise and have separate convolutions. A post without a URL has a
-      placeholder, whose trigrams show its absence.
+    * URLs are cut in another way and have separate convolutions. A post without a URL
+      has a placeholder, and its trigrams show that there is no URL.
     * The code has a share of dropout for each year left out: .1, .5, .4 and .3 from
       2011 on.
 
-    Not taken over:
+    These properties of the code are not taken over:
 
-    * A separate numbering of URL trigrams, by which they share vectors with other
-      trigrams of queries, so that URLs match queries by chance.
-    * IDF of phrases that is off their spans by one word or two trigrams, and a weight
-      of 1 for a bigram that is not in the list.
-    * A vector for each word: unknown words share 32,768.
-    * Spans that begin before their position. (All padded positions of a text have the
-      same vector here, which is computed once and counted. In training they share one
-      draw of dropout.)
+    * URL trigrams have a separate numbering, so that they share vectors with other
+      trigrams of queries, and URLs match queries by chance.
+    * The IDF of a phrase is that of a span one word or two trigrams away, and a bigram
+      that is not in the list has the weight 1.
+    * Each word has a vector. Here unknown words share 32,768 vectors.
+    * Spans begin before their position. (All padded positions of a text have the same
+      vector here, which is computed once and counted. In training they share one draw
+      of dropout.)
 
 ``robust`` (the default)
-    Generalises from a hundred topics; chosen by cross-validation on training topics:
+    A model that generalises from a hundred topics. It was chosen by cross-validation on
+    training topics:
 
-    * Cosine instead of dot product and softmax: rare and unknown words have short
-      vectors, so their exact matches, the strongest signal of relevance, hardly change
-      a dot product.
+    * Similarities are cosines instead of dot products with a softmax. Rare and unknown
+      words have short vectors, so their exact matches, which are the strongest signal
+      of relevance, hardly change a dot product.
     * Word vectors (pre-trained), trigram vectors and filters (both random) are not
-      trained. Random projections preserve the similarity of phrases; trained filters
-      overfit within an epoch.
-    * One small network reads every query position (its features at all depths, and its
-      IDF); its outputs are averaged with IDF weights, so all positions share
+      trained. Random projections preserve the similarity of phrases, while trained
+      filters overfit within an epoch.
+    * One small network reads every query position: its features at all depths, and its
+      IDF. The outputs are averaged with IDF weights, so that all positions share
       parameters.
-    * Two convolutional layers instead of four: with fixed filters, longer phrases did
-      not help.
-    * One additional feature of the post: whether it has a URL.
+    * There are two convolutional layers instead of four, because longer phrases did not
+      help with fixed filters.
+    * There is one more feature of the post, which says whether it has a URL.
 
 ``small``
-    ``robust`` with one layer and half of its filters: a quarter of the memory of a
-    post, and half of the time or less. It is the shipped one for any collection, with
-    GloVe's vectors of 100 numbers, as all shipped ones; ``scripts/results/notes.md``
-    has the figures.
+    ``robust`` with one layer and half of its filters. It takes a quarter of the memory
+    for a post, and at most half of the time. It is the shipped configuration for any
+    collection. All shipped ones have GloVe's vectors of 100 numbers. The figures are in
+    ``scripts/results/notes.md``.
 """
 
 import math
@@ -137,11 +138,10 @@ from tweetrerank.rerankers.text.words import (
 )
 
 WEIGHTED_WORD_LEVELS = 2
-"""Depths of words whose features are weighted by IDF.
+"""Number of depths at which features of words are weighted by IDF. The weights of
+longer phrases are sparse (section 3.3)."""
 
-Section 3.3: weights of longer phrases are sparse."""
-
-RAREST = math.log(243e6)  # IDF of a phrase of one post among the paper's 243 million
+RAREST = math.log(243e6)  # IDF of a phrase in one of the paper's 243 million posts
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ class Config(Checked):
     depth: int = 2  # N, convolutional layers (section 4.3; 0 to 4 in Figure 2)
     similarity: str = one_of("cosine", "dot")  # Section 3.3: dot products
     normalization: str = one_of("none", "post", "query")
-    """Softmax over the ``post`` (section 3.3), over the ``query`` and all padding
-    (authors' code), or ``none``."""
+    """Where the softmax is taken: over the ``post`` (section 3.3), over the ``query``
+    and all padding (authors' code), or nowhere (``none``)."""
     temperature: float = 1.0  # Factor of similarities before the softmax
     max_pooling: bool = True  # Keep each query position's maximum similarity (Table 4)
     mean_pooling: bool = True  # Keep each query position's mean similarity (Table 4)
@@ -166,41 +166,49 @@ class Config(Checked):
     use_post_trigrams: bool = True  # Perspective of the post's trigrams (Table 4)
     use_url_trigrams: bool = True  # Perspective of the URL's trigrams (Table 4)
     evidence: str = one_of("terms", "positions")
-    """``terms``: one network for all query positions, averaged. ``positions``: one
-    feature for each position (section 3.4)."""
+    """How query positions are read. With ``terms``, one network reads all positions,
+    and its outputs are averaged. With ``positions``, each position has its own features
+    (section 3.4)."""
     url_presence: bool = True  # Feature: whether the post has a URL
     separate_urls: bool = False
-    """Separate convolutions for URLs and for queries compared with them (authors'
-    code)."""
+    """Whether URLs, and queries that are compared with them, have their own
+    convolutions (authors' code)."""
     tokens: str = one_of(*CHOICES["tokens"])
-    """``words``, or NLTK's ``treebank`` tokens (authors' code)."""
+    """How texts are split: into ``words``, or into NLTK's ``treebank`` tokens (authors'
+    code)."""
     trigrams: str = one_of(*CHOICES["trigrams"])
-    """Trigrams of ``words``, or of the whole ``text`` (authors' code)."""
+    """Whether trigrams are those of ``words``, or of the whole ``text`` (authors'
+    code)."""
     urls: str = one_of(*CHOICES["urls"])
-    """Host and ``path`` of a URL, or the part that the authors' ``code`` keeps."""
+    """What is read of a URL: host and ``path``, or the part that the authors' ``code``
+    keeps."""
     train_vectors: bool = False  # Train word and trigram vectors (section 4.3: yes)
     train_filters: bool = False  # Train the convolutions (paper: yes)
     weighted_trigram_depths: int = 3
-    """Depths of trigrams weighted by IDF (authors' code: 2)."""
+    """Number of depths at which features of trigrams are weighted by IDF (authors'
+    code: 2)."""
     trains_padding: bool = False
-    """Train the vector of padding (authors' code); else it is 0."""
+    """Whether to train the vector of padding (authors' code). Otherwise it is 0."""
     word2vec_length: bool = False
-    """Give other word vectors than word2vec's the length that suits the softmax."""
+    """Whether word vectors of files other than word2vec's get the length that suits the
+    softmax."""
     idf: str = one_of("relative", "classical", "phrases")
-    """Weights: ``relative`` are in [0, 1], ``classical`` are ln N/n (section 3.3), and
-    ``phrases`` are those of phrases and trigrams themselves, not of their words."""
+    """Weights of terms: ``relative`` ones are in [0, 1], ``classical`` ones are ln N/n
+    (section 3.3), and ``phrases`` are those of the phrases and trigrams themselves
+    instead of their words."""
     trigram_low: float = 0.0
-    """Trained trigram vectors start in U[low, high] (section 4.3)."""
+    """Lower end of the range of initial trigram vectors, U[low, high] (section 4.3)."""
     trigram_high: float = 0.1
     keras_start: bool = False  # Other weights start as in Keras (section 4.3)
     phrase_dropout: float = 0.0
-    """Share dropped in training (authors' code; paper: tuned in 0 … 0.5): of dimensions
-    of a text's term vectors, and of outputs of each convolution."""
+    """Share dropped in training of the dimensions of a text's term vectors, and of the
+    outputs of each convolution (authors' code; in the paper tuned in 0 … 0.5)."""
     hidden: int = 32  # Units of the hidden layers (paper: 150)
     second_hidden: int = 0
-    """Units of a second hidden layer (authors' code: 50); 0 is no such layer."""
+    """Number of units of a second hidden layer (authors' code: 50). 0 means no such
+    layer."""
     dropout: float = 0.1
-    """Share of hidden units dropped in training (authors' code: none)."""
+    """Share of hidden units that are dropped in training (authors' code: none)."""
     query_words: int = 10  # Words of a query, at most (section 4.3)
     query_trigrams: int = 51  # Trigrams of a query, at most (section 4.3)
     post_words: int = 68  # Words of a post, at most (section 4.3)
@@ -208,7 +216,7 @@ class Config(Checked):
     url_trigrams: int = 120  # Trigrams of a URL, at most (section 4.3)
 
     def problems(self) -> Iterator[str]:
-        """A message for each impossible value and combination."""
+        """Yield a message for each impossible value and combination of values."""
         yield from super().problems()
         if self.url_presence and self.urls == "code":
             yield (
@@ -223,7 +231,10 @@ class Config(Checked):
             )
 
     def pooled_features(self) -> int:
-        """K, pooled similarities of a query position at all depths."""
+        """Return K, the number of pooled similarities of a query position.
+
+        All depths are counted.
+        """
         return (self.max_pooling + self.mean_pooling) * (self.depth + 1)
 
 
@@ -269,26 +280,26 @@ PAPER_SETTINGS = replace(
     halve_after=2,
     precision="bf16",
 )
-"""Section 4.3, with momentum and schedule of the authors' code.
-
-The paper does not mention these."""
+"""The settings of section 4.3, with the momentum and the schedule of the authors' code.
+The paper does not mention these two."""
 
 
 class Perspective(NamedTuple):
-    """An input of the query, compared with an input of the post."""
+    """An input of the query that is compared with an input of the post."""
 
     query_input: str
     post_input: str
     tower: str  # The tower that encodes both inputs
-    query_length: int  # Terms at most
+    query_length: int  # Greatest number of terms
     post_length: int
     width: int  # Terms under a filter
     weighted: int
-    """Depths, from the embedding layer on, whose features are weighted by IDF."""
+    """Number of depths, from the embedding layer on, at which features are weighted by
+    IDF."""
 
 
 def perspectives_of(config: Config) -> dict[str, Perspective]:
-    """Name -> each perspective that the configuration enables."""
+    """Return name -> perspective for those that the configuration enables."""
     perspectives = {}
     if config.use_words:
         perspectives["words"] = Perspective(
@@ -324,10 +335,9 @@ class Phrases(NamedTuple):
     """A batch of encoded texts."""
 
     vectors: Mapping[tuple[str, str], Sequence[Tensor]]
-    """Tower and input -> depth + 1 tensors [B, L, F], from terms to longest phrases.
-
-    Vectors have length 1 for cosines."""
-    terms: Inputs  # Cut to the lengths that the model reads
+    """(Tower, input) -> depth + 1 tensors [B, L, F], from terms to the longest phrases.
+    For cosines, vectors have length 1."""
+    terms: Inputs  # The terms, cut to the lengths that the model reads
 
 
 class Model(Reranker):
@@ -353,7 +363,8 @@ class Model(Reranker):
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 
     mean_scale: ClassVar[float] = 5.0
-    """Factor of mean similarities without softmax, to be about as large as maxima."""
+    """Factor of mean similarities if there is no softmax. It makes them about as large
+    as maxima."""
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
@@ -379,7 +390,7 @@ class Model(Reranker):
             _start_like_keras(self)
 
     def _position_networks(self) -> nn.ModuleDict:
-        """A network of query positions for each perspective."""
+        """Return a network of query positions for each perspective."""
         config = self.config
         networks = nn.ModuleDict()
         for name in self.perspectives:
@@ -392,7 +403,7 @@ class Model(Reranker):
         return networks
 
     def _evidence_size(self) -> int:
-        """Numbers in the representation of a pair."""
+        """Return the number of values in the representation of a pair."""
         config = self.config
         if config.evidence == "terms":
             size = len(self.perspectives) * (config.hidden // 2)
@@ -404,7 +415,7 @@ class Model(Reranker):
         return size + config.url_presence
 
     def _towers(self, vocabulary: Vocabulary) -> nn.ModuleDict:
-        """Name of a tower -> it; those of trigrams share the vectors."""
+        """Return name -> tower. Towers of trigrams share their vectors."""
         config = self.config
         towers = nn.ModuleDict()
         if config.use_words:
@@ -474,7 +485,10 @@ class Model(Reranker):
         )
 
     def encode(self, inputs: Inputs, side: str) -> Phrases:
-        """Encode B texts, cut to the lengths that the model reads, at all depths."""
+        """Encode B texts at all depths.
+
+        They are cut to the lengths that the model reads.
+        """
         terms = dict(inputs)
         vectors: dict[tuple[str, str], list[Tensor]] = {}
         for perspective in self.perspectives.values():
@@ -485,7 +499,7 @@ class Model(Reranker):
                 name = perspective.post_input
                 most = perspective.post_length
             key = (perspective.tower, name)
-            if key in vectors:  # Another perspective has the same input.
+            if key in vectors:  # Another perspective has the same input
                 continue
             terms[name] = inputs[name].first(most)
             levels = self.towers[perspective.tower](terms[name].ids)
@@ -500,7 +514,7 @@ class Model(Reranker):
         posts: Phrases,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Equation 1 for each perspective: the features of :meth:`features`."""
+        """Compute equation 1 for each perspective, and return :meth:`features`."""
         pooled = {}
         for name, perspective in self.perspectives.items():
             post_ids = posts.terms[perspective.post_input].ids
@@ -523,10 +537,11 @@ class Model(Reranker):
         )
 
     def _counts(self, ids: Tensor, most: int) -> Tensor:
-        """Positions of a fixed length that each position of texts [B, L] stands for.
+        """Return the number of positions that each position of texts [B, L] stands for.
 
-        1 for a term, 0 for padding. Where padding is read, [B, L + 1]: the first
-        position after a text stands for all of its padding, up to the length ``most``.
+        It is 1 for a term and 0 for padding. If padding is read, the result is [B, L +
+        1]: the first position after a text stands for all of its padding, up to the
+        length ``most``.
         """
         lengths = ids.count_nonzero(dim=1).unsqueeze(1)
         places = torch.arange(ids.shape[1] + self.reads_padding, device=ids.device)
@@ -542,7 +557,10 @@ class Model(Reranker):
         query_of_post: Tensor,
         perspective: Perspective,
     ) -> Iterator[Tensor]:
-        """Similarities [P, Lq, Ld] at each depth, after the softmax if there is one."""
+        """Yield the similarities [P, Lq, Ld] at each depth.
+
+        They are taken after the softmax if there is one.
+        """
         config = self.config
         tower = perspective.tower
         query_levels = queries.vectors[tower, perspective.query_input]
@@ -566,9 +584,10 @@ class Model(Reranker):
         counts: Tensor,
         post_length: int,
     ) -> Pooled:
-        """Maximum and mean of similarities over each post; 0 without terms.
+        """Return the maximum and mean of similarities over each post.
 
-        ``counts`` [P, Ld] are those of :meth:`_counts`.
+        Both are 0 for a post without terms. ``counts`` [P, Ld] are those of
+        :meth:`_counts`.
         """
         is_outside = counts.unsqueeze(1) == 0
         maximum = values.masked_fill(is_outside, -torch.inf).amax(dim=2)
@@ -590,17 +609,18 @@ class Model(Reranker):
         query_of_post: Tensor,
         url_lengths: Tensor,
     ) -> Interactions:
-        """Features of each query position, and presence of a URL.
+        """Return the features of each query position, and the presence of a URL.
 
-        Perspective -> [P, Lq, K + 1]: pooled similarities of each query position, and
-        its weight. ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, else 0.
-        ``pooled``: perspective -> similarities at each depth. ``url_lengths`` [P] are
-        the trigrams of the URL or of its placeholder.
+        Under the name of each perspective, the result has [P, Lq, K + 1]: the pooled
+        similarities of each query position, and its weight. Under ``url_presence``, it
+        has [P, 1, 1]: 1 for a post with a URL, else 0. ``pooled`` holds the
+        similarities at each depth for each perspective. ``url_lengths`` [P] is the
+        number of trigrams of each URL, or of the placeholder for it.
         """
         interactions = {}
         for name, perspective in self.perspectives.items():
             terms = queries[perspective.query_input]
-            # Where padding is read, there is one more position.
+            # If padding is read, there is one more position.
             positions = pooled[name][0].maximum.shape[1]
             missing = positions - terms.ids.shape[1]
             mask = F.pad(terms.mask, (0, missing))
@@ -632,7 +652,7 @@ class Model(Reranker):
         return interactions
 
     def _kept(self, level: Pooled) -> list[Tensor]:
-        """The pooled similarities that the configuration keeps."""
+        """Return the pooled similarities that the configuration keeps."""
         kept_values = []
         if self.config.max_pooling:
             kept_values.append(level.maximum)
@@ -647,9 +667,10 @@ class Model(Reranker):
         depth: int,
         perspective: Perspective,
     ) -> Tensor | None:
-        """IDF weights [Q, Lq] of a depth's features; None if they are not weighted.
+        """Return the IDF weights [Q, Lq] of features at one depth.
 
-        With one network for all positions, that network reads the IDF instead.
+        Returns None if they are not weighted. If one network reads all positions, it
+        reads the IDF instead.
         """
         if self.config.evidence != "positions" or not self.config.idf_weights:
             return None
@@ -669,20 +690,23 @@ class Model(Reranker):
         depth: int,
         width: int,
     ) -> Tensor:
-        """IDF of the phrase from each position on: [Q, Lq]."""
+        """Return the IDF [Q, Lq] of the phrase that starts at each position."""
         length = 1 + depth * (width - 1)
         if self.config.idf != "phrases":  # The mean of its terms
             sums = _sums_from(idf * mask, length)
             counts = _sums_from(mask, length)
             return sums / counts.clamp_min(1.0)
-        # Every (width - 1)-th term: all words, or trigrams that do not overlap.
+        # Take every (width - 1)-th term: all words, or trigrams that do not overlap.
         shifted = []
         for place in range(0, length, width - 1):
             shifted.append(F.pad(idf, (0, place))[:, place:])
         return torch.stack(shifted).sum(dim=0).clamp_max(RAREST)
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """Features of all perspectives, concatenated (section 3.4): [P, K]."""
+        """Return the features [P, K] of all perspectives, concatenated.
+
+        Source: section 3.4.
+        """
         evidence = []
         for name, perspective in self.perspectives.items():
             features = interactions[name]
@@ -697,7 +721,10 @@ class Model(Reranker):
         return torch.cat(evidence, dim=1)
 
     def _mean_over_positions(self, name: str, features: Tensor) -> Tensor:
-        """The network of positions, averaged by weight: [P, Lq, K + 1] to [P, K]."""
+        """Apply the network of positions, and average its outputs by weight.
+
+        ``features`` [P, Lq, K + 1] become [P, K].
+        """
         weights = features[:, :, -1]
         shares = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-6)
         positions = self.position[name](features)
@@ -705,10 +732,11 @@ class Model(Reranker):
 
     @torch.no_grad()
     def fast_path(self, pairs: Tokenized) -> FastPath | None:
-        """Similarities of distinct spans; None if only the forward pass can score.
+        """Return a form of the pairs that computes distinct spans only once.
 
-        It is for the CPU, without softmax, with one tower of trigrams, and for texts
-        rather than cached interactions.
+        Returns None if only the forward pass can score them. The fast path is for the
+        CPU, without a softmax, with one tower of trigrams, and for texts rather than
+        cached interactions.
         """
         if pairs.cache_rows is not None:
             return None
@@ -724,7 +752,7 @@ class Model(Reranker):
         pairs: Pairs,
         rows: Sequence[int],
     ) -> Explanation:
-        """Best matches of the query's words in each post (Table 6)."""
+        """Return the best matches of the query's words in each post (Table 6)."""
         return explain(
             self,
             encoder,
@@ -734,15 +762,19 @@ class Model(Reranker):
 
 
 def _sums_from(values: Tensor, length: int) -> Tensor:
-    """Sums of ``length`` positions from each one on, zeros after the end: [Q, Lq]."""
+    """Return the sums [Q, Lq] of ``length`` values from each position on.
+
+    Values after the end are zeros.
+    """
     padded = F.pad(values, (0, length - 1))
     return padded.unfold(1, length, 1).sum(dim=2)
 
 
 def _repeat_padding(features: Tensor, lengths: Tensor, most: int) -> Tensor:
-    """Repeat the position after each query, up to ``most``: [P, Lq, K] to [P, most, K].
+    """Repeat the position after each query up to ``most`` positions.
 
-    ``lengths`` [P] are those of the queries.
+    ``features`` [P, Lq, K] become [P, most, K]. ``lengths`` [P] are those of the
+    queries.
     """
     places = torch.arange(most, device=lengths.device)
     places = places.minimum(lengths.unsqueeze(1)).unsqueeze(2)  # [P, most, 1]
@@ -750,20 +782,20 @@ def _repeat_padding(features: Tensor, lengths: Tensor, most: int) -> Tensor:
 
 
 def _query_softmax(logits: Tensor, counts: Tensor) -> Tensor:
-    """Softmax over all positions of a query, of logits [P, Lq, Ld].
+    """Return the softmax over all positions of a query, for logits [P, Lq, Ld].
 
-    A position's share is divided among the positions that it stands for, ``counts``
-    [P, Lq, 1].
+    The share of a position is divided among the positions that it stands for,
+    ``counts`` [P, Lq, 1].
     """
     shares = (logits + counts.log()).softmax(dim=1)
     return torch.where(counts > 0, shares / counts.clamp_min(1.0), 0.0)
 
 
 def _post_softmax(logits: Tensor, mask: Tensor, length: int) -> Tensor:
-    """Softmax over ``length`` positions of a post: [P, Lq, Ld], 0 for padding.
+    """Return the softmax over ``length`` positions of a post, [P, Lq, Ld].
 
-    Positions without a term have the logit 0. ``logits`` are [P, Lq, Ld], ``mask``
-    [P, 1, Ld].
+    It is 0 for padding. Positions without a term have the logit 0. ``logits`` are [P,
+    Lq, Ld], and ``mask`` is [P, 1, Ld].
     """
     unused = (length - mask.sum(dim=2, keepdim=True)).log()  # Logit of as many e⁰
     logits = logits.masked_fill(mask == 0, -torch.inf)
@@ -773,10 +805,10 @@ def _post_softmax(logits: Tensor, mask: Tensor, length: int) -> Tensor:
 
 
 def _start_like_keras(module: nn.Module) -> None:
-    """Draw weights of convolutions and linear layers as Keras does; biases are 0.
+    """Draw the weights of convolutions and linear layers as Keras does. Biases are 0.
 
-    Glorot & Bengio (2010): U[-b, b] with b² = 6 / (inputs + outputs). A filter of
-    ``width`` terms counts its inputs and outputs at every offset.
+    They are drawn from U[-b, b] with b² = 6 / (inputs + outputs) (Glorot & Bengio
+    2010). A filter of ``width`` terms counts its inputs and outputs at every offset.
     """
     for layer in module.modules():
         if isinstance(layer, Convolution):

@@ -1,24 +1,25 @@
 """PWIM: a deep convolutional network over pairwise word interactions (WordLevel).
 
 Hua He and Jimmy Lin: *Pairwise Word Interaction Modeling with Deep Neural Networks for
-Semantic Similarity Measurement*, NAACL 2016; trained with pairs of answers as in
+Semantic Similarity Measurement*, NAACL 2016. It is trained with pairs of answers as in
 Jinfeng Rao, Hua He and Jimmy Lin: *Noise-Contrastive Estimation for Answer Selection
 with Deep Neural Networks*, CIKM 2016.
 
-A bidirectional LSTM encodes both texts. Every pair of words is compared: cosine,
-distance and dot product of four kinds of states form a cube of 12 layers; a 13th is the
-mask of words. The similarity focus selects the best-matching pairs, each word at most
-once, and scales down all others. A convolutional network for images reads the cube.
+A bidirectional LSTM encodes both texts. Every pair of words is compared: the cosine,
+distance and dot product of four kinds of states form a cube of 12 layers. A 13th layer
+is the mask of words. The similarity focus selects the best-matching pairs, each word at
+most once, and scales down all others. A convolutional network for images reads the
+cube.
 
 Two named configurations:
 
 ``paper``
-    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels;
-    tanh and dropout in the fully connected layer, and RMSprop, as in section 4 of the
-    CIKM paper.
+    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels.
+    The fully connected layer has tanh and dropout, and training is by RMSprop, as in
+    section 4 of the CIKM paper.
 
 ``compact`` (the default)
-    About a fifth of both; trains in minutes on a CPU with a few thousand pairs.
+    About a fifth of both. It is trained in minutes on a CPU with a few thousand pairs.
 
 Deviations, and choices where the paper is silent:
 
@@ -26,19 +27,19 @@ Deviations, and choices where the paper is silent:
   this size, since padding takes part in convolutions.
 * The focus selects by the concatenated states of both directions: once by the highest
   cosine, once by the smallest distance. A pair selected by either keeps its values.
-* Of about equal matches the earlier one is selected (``PER_PLACE``); otherwise rounding
-  would decide in texts that repeat themselves.
+* If matches are about equal, the earlier one is selected (``PER_PLACE``). Otherwise
+  rounding would decide in texts that repeat themselves.
 * The last pooling is a maximum over all remaining positions (2 × 2 for a size of 32),
-  so that any ``size`` is possible; the poolings before it round up.
-* Each direction has its own LSTM, shared by both texts; the authors' code has one LSTM
-  for both directions. It also negates distances, which only changes the sign of
-  weights.
+  so that any ``size`` is possible. The poolings before it round up.
+* Each direction has its own LSTM, which both texts share. The authors' code has one
+  LSTM for both directions. That code also negates distances, which only changes the
+  sign of weights.
 * The CIKM paper has tanh as "the non-linear activation function [...] in the
-  fully-connected layer": in ``paper`` there only; convolutions have ReLUs, as in the
-  NAACL paper.
-* The batch size is not given: one pair in ``paper``, as in the CIKM paper's code.
+  fully-connected layer". So ``paper`` has tanh only in that layer, and its convolutions
+  have ReLUs, as in the NAACL paper.
+* The batch size is not given. It is one pair in ``paper``, as in the CIKM paper's code.
 * Lengths are sqrt(x · x + 1e-8), so the cosine with a zero state is 0.
-* A softmax over two classes is one logit.
+* One logit replaces the softmax over two classes.
 """
 
 from dataclasses import dataclass, replace
@@ -62,16 +63,16 @@ from tweetrerank.rerankers.settings import Checked, above_zero, at_least, named,
 from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (128, 164, 192, 192, 128)
-"""Channels of the paper's convolutions, each of 3 × 3."""
+"""Number of channels of the paper's convolutions, each of 3 × 3."""
 
 LAYERS = 13
-"""Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words."""
+"""Number of layers of the cube: 3 comparisons of 4 kinds of states, and the mask of
+words."""
 
 PER_PLACE = 2e-6
-"""Preference of a match over one that is a position later.
-
-Positions count row by row. The preference is above the rounding error of a cosine and
-below relevant differences."""
+"""How much a match is preferred to one that is a position later. Positions count row by
+row. The preference is above the rounding error of a cosine and below relevant
+differences."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +80,18 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
     lstm_units: int = at_least(1, 50)
-    """H, units of the LSTM in each direction (paper: 250)."""
+    """H, the number of units of the LSTM in each direction (paper: 250)."""
     channel_share: float = above_zero(0.1875)
-    """Channels, as a share of the paper's; rounded to multiples of 8."""
+    """Number of channels as a share of the paper's, rounded to multiples of 8."""
     size: int = at_least(1, 32)  # Words of each text, at most (authors' code: 32 to 64)
     focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
     hidden: int = 128  # Units of the fully connected layer (paper: 128)
     activation: str = one_of("relu", "tanh")
-    """Activation of the hidden layer (CIKM 2016, section 4: tanh)."""
+    """Activation function of the hidden layer (CIKM 2016, section 4: tanh)."""
     dropout: float = 0.2  # Share of hidden units dropped in training (CIKM 2016: 0.5)
 
     def channels(self) -> list[int]:
-        """Channels of each convolution."""
+        """Return the number of channels of each convolution."""
         if self.channel_share == 1.0:
             return list(CHANNELS)
         # Convolutions compute 8 channels at a time.
@@ -99,7 +100,7 @@ class Config(Checked):
 
 
 class LstmStates(NamedTuple):
-    """States [B, L, H] of the LSTMs from the first and the last word on."""
+    """States [B, L, H] of the LSTMs that start at the first and at the last word."""
 
     forward: Tensor
     backward: Tensor
@@ -138,11 +139,11 @@ class Model(Reranker):
             self.score[1] = nn.Tanh()
 
     def encode(self, inputs: Inputs, side: str) -> LstmStates:
-        """LSTM states of B texts (section 4)."""
+        """Return the LSTM states of B texts (section 4)."""
         words = inputs[WORDS].first(self.config.size)
         vectors = self.vectors(words.ids)
         forward, _ = self.from_beginning(vectors)
-        # Each text is reversed without its padding, so padding comes last in both
+        # Each text is reversed without its padding, so that padding comes last in both
         # directions.
         places = backwards(words.ids).unsqueeze(2)
         from_end, _ = self.from_end(vectors.gather(1, places.expand_as(vectors)))
@@ -157,7 +158,7 @@ class Model(Reranker):
         posts: LstmStates,
         query_of_post: Tensor,
     ) -> Interactions:
-        """The cube after the focus (sections 5 and 6): [P, Lq, size · 13]."""
+        """Return the cube after the focus (sections 5 and 6), [P, Lq, size · 13]."""
         size = self.config.size
         query = LstmStates(
             queries.forward[query_of_post],
@@ -179,7 +180,10 @@ class Model(Reranker):
         return {"cube": F.pad(cube, (0, 0, 0, missing)).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """The convolutions (section 7): [P, channels of the last one]."""
+        """Apply the convolutions (section 7).
+
+        The result is [P, channels of the last one].
+        """
         cube = interactions["cube"]
         size = self.config.size
         padded = pad_after(cube, size - cube.shape[1])
@@ -203,7 +207,10 @@ class Model(Reranker):
 
 
 def backwards(ids: Tensor) -> Tensor:
-    """Positions [B, L] that reverse texts [B, L]; padding stays at the end."""
+    """Return the positions [B, L] that reverse texts [B, L].
+
+    Padding stays at the end.
+    """
     places = torch.arange(ids.shape[1], device=ids.device)
     places = places.expand_as(ids)
     from_end = ids.ne(0).sum(dim=1, keepdim=True) - 1 - places
@@ -211,7 +218,7 @@ def backwards(ids: Tensor) -> Tensor:
 
 
 class Comparison(NamedTuple):
-    """Products of one kind of states of two texts."""
+    """Products of one kind of LSTM states of two texts."""
 
     dot: Tensor  # [P, Lq, Ld]
     squared_distance: Tensor  # [P, Lq, Ld]
@@ -219,7 +226,7 @@ class Comparison(NamedTuple):
     post_square: Tensor  # [P, 1, Ld]
 
     def layers(self) -> list[Tensor]:
-        """coU: cosine, distance and dot product, [P, Lq, Ld] each."""
+        """Return coU: cosine, distance and dot product, [P, Lq, Ld] each."""
         query_length = torch.sqrt(self.query_square + 1e-8)
         post_length = torch.sqrt(self.post_square + 1e-8)
         cosine = self.dot / (query_length * post_length)
@@ -228,10 +235,10 @@ class Comparison(NamedTuple):
 
 
 def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
-    """Section 5, coU: 12 layers [P, Lq, Ld] of the cube.
+    """Return the 12 layers [P, Lq, Ld] of the cube (section 5, coU).
 
-    Comparisons are of the concatenated states, then of forward, backward and added
-    states. Products of concatenated states are sums over both directions.
+    The comparisons are of the concatenated states, then of the forward, backward and
+    added states. Products of concatenated states are sums over both directions.
     """
     added_query = queries.forward + queries.backward
     added_post = posts.forward + posts.backward
@@ -251,8 +258,9 @@ def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
 
 
 def _comparison(query: Tensor, post: Tensor) -> Comparison:
-    """Products of states [P, Lq, H] and [P, Ld, H]."""
-    # By differences: for equal states, x² + y² - 2xy would be rounding error only.
+    """Return the products of states [P, Lq, H] and [P, Ld, H]."""
+    # Distances are computed from differences. For equal states, x² + y² - 2xy would
+    # only be a rounding error.
     distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
     query_square = query.square().sum(dim=2)
     post_square = post.square().sum(dim=2)
@@ -271,11 +279,11 @@ def focus(
     words: Tensor,
     size: int,
 ) -> Tensor:
-    """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
+    """Return whether the similarity focus (section 6) selects each pair of words.
 
-    The highest cosines and the smallest distances are selected where ``words`` is True,
-    all three [P, Lq, Ld], and each row and column at most once. A row of the cube has
-    ``size`` positions.
+    The highest cosines and the smallest distances are selected where ``words`` is True.
+    All three arguments and the result are [P, Lq, Ld]. Each row and column is selected
+    at most once. A row of the cube has ``size`` positions.
     """
     pairs, rows, columns = words.shape
     places = torch.arange(rows * columns, device=words.device).view(rows, columns)

@@ -11,14 +11,14 @@ rank in a run), and gives the score.
 Deviations, and choices where the paper is silent:
 
 * Overlaps are plain counts and sums of IDF. (Normalised by text length, they are too
-  small to be learned in a few epochs: AP on TrecQA's development set falls by .07.) IDF
-  is the checkpoint's.
-* The paper does not name the activation of the hidden layer: ReLU, like the
-  convolution.
+  small to be learned in a few epochs: AP on TrecQA's development set falls by .07.) The
+  IDF is that of the checkpoint.
+* The paper does not name the activation of the hidden layer. Here it is a ReLU, as in
+  the convolution.
 * The prior of the tweet experiments is always an input, and 0 where no run is reranked
-  (answer selection). ``--set prior=false`` removes it, ``--set overlap=false`` the
-  overlap.
-* Digits are replaced by 0 for the vectors only; the overlap compares the original
+  (answer selection). ``--set prior=false`` removes it, and ``--set overlap=false``
+  removes the overlap.
+* Digits are replaced by 0 only for the vectors. The overlap compares the original
   numbers.
 """
 
@@ -51,7 +51,7 @@ from tweetrerank.rerankers.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Config(Checked):
-    """Hyperparameters; the defaults are section 4.1's."""
+    """Hyperparameters; the defaults are those of section 4.1."""
 
     filters: int = 100  # F, feature maps of the convolution
     width: int = 5  # m, words under a filter
@@ -62,7 +62,7 @@ class Config(Checked):
     dropout: float = 0.5  # Share of hidden units dropped in training
 
     def join_size(self) -> int:
-        """Numbers in the join layer."""
+        """Return the number of values in the join layer."""
         size = 2 * self.filters + 1  # Both texts' vectors and their similarity
         if self.overlap:
             size += WordOverlap.size
@@ -121,7 +121,10 @@ class Model(Reranker):
         posts: Encoded,
         query_of_post: Tensor,
     ) -> Interactions:
-        """Both vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
+        """Return both vectors, their similarity, and the overlap.
+
+        The similarity is x_qᵀ M x_d (equation 2).
+        """
         query = queries.vectors[query_of_post]
         post = posts.vectors
         products = (query @ self.similarity) * post
@@ -133,13 +136,13 @@ class Model(Reranker):
         return {"join": torch.cat(features, dim=1).unsqueeze(1)}
 
     def head(self, representations: Tensor) -> Tensor:
-        """Hidden layer and output: [P]."""
+        """Return the scores [P] of the hidden layer and the output."""
         hidden = F.relu(self.hidden(representations))
         return super().head(self.dropout(hidden))
 
 
 class _Sentence(nn.Module):
-    """Wide convolution, ReLU and max pooling (section 3.1)."""
+    """A wide convolution, a ReLU and max pooling (section 3.1)."""
 
     def __init__(
         self,
@@ -152,7 +155,7 @@ class _Sentence(nn.Module):
         self.bias = nn.Parameter(torch.zeros(filters))
 
     def forward(self, terms: Tensor, lengths: Tensor) -> Tensor:
-        """Vectors of words [B, L, E] to one vector for each text: [B, F]."""
+        """Turn vectors of words [B, L, E] into one vector for each text, [B, F]."""
         maps, map_lengths = self.convolution(terms, lengths)
         inside = mask_of_lengths(map_lengths, maps.shape[1])
         # No value is below 0 after a ReLU, so zeros do not change the maximum.

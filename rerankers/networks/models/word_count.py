@@ -6,8 +6,8 @@ Meek and Andrzej Pastusiak: *Question Answering Using Enhanced Lexical Semantic 
 ACL 2013.
 
 The score is the number of distinct common words without stop words (configuration
-``count``), or the sum of their IDF (``weighted``). Nothing is trained. IDF is the
-checkpoint's.
+``count``), or the sum of their IDF (``weighted``). Nothing is trained. The IDF is that
+of the checkpoint.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ CONTENT_IDF = 3  # The sum of their IDF
 
 @dataclass(frozen=True)
 class Config:
-    """Choice of the count."""
+    """Which count is the score."""
 
     weighted: bool = False  # Sum of the common words' IDF instead of their number
 
@@ -53,7 +53,7 @@ class Model(Reranker):
         self.score = nn.Identity()  # The count
 
     def encode(self, inputs: Inputs, side: str) -> Terms:
-        """The words of B texts."""
+        """Return the words of B texts."""
         return inputs[WORDS]
 
     def interact(
@@ -62,7 +62,7 @@ class Model(Reranker):
         posts: Terms,
         query_of_post: Tensor,
     ) -> Interactions:
-        """The count of each pair: [P, 1, 1]."""
+        """Return the count of each pair, [P, 1, 1]."""
         column = CONTENT_IDF if self.config.weighted else CONTENT_COUNT
         counts = self.overlap(queries, posts.ids, query_of_post)  # [P, 4]
         return {"count": counts[:, column].view(-1, 1, 1)}

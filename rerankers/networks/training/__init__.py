@@ -1,1 +1,1 @@
-"""Training of networks: loop, settings, losses, optimizers, examples and sampling."""
+"""Train networks: the loop, its settings, losses, optimizers, examples and sampling."""

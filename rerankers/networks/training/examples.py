@@ -19,7 +19,7 @@ from tweetrerank.rerankers.text.ragged import Rows
 
 
 class TopicRows(NamedTuple):
-    """Rows of one topic's pairs."""
+    """The rows of one topic's pairs, relevant and other ones."""
 
     positives: Rows
     negatives: Rows
@@ -27,13 +27,16 @@ class TopicRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """Pairs with labels [P]."""
+    """Pairs with their labels [P]."""
 
     pairs: Tokenized
     relevant: npt.NDArray[np.bool_]
 
     def topics(self) -> list[TopicRows]:
-        """Topics with at least one positive and one negative; others teach nothing."""
+        """Return the topics that have both a relevant post and another one.
+
+        Other topics teach nothing.
+        """
         topics = []
         for rows in lists_of(self.pairs.query_index):
             is_relevant = self.relevant[rows]
@@ -43,7 +46,10 @@ class Examples:
         return topics
 
     def steps_of_epoch(self, settings: Settings) -> int:
-        """Steps of an epoch: those of the settings, or one pass over the examples."""
+        """Return the number of steps in an epoch.
+
+        It is given by the settings, or else it is one pass over the examples.
+        """
         if settings.steps:
             return settings.steps
         if settings.sampling == "pairs":
@@ -52,7 +58,7 @@ class Examples:
         return -(-count // settings.batch_topics)
 
     def take(self, rows: Rows) -> Self:
-        """The examples ``rows`` alone."""
+        """Return only the examples ``rows``."""
         return replace(
             self,
             pairs=self.pairs.take(rows),
@@ -65,11 +71,12 @@ def compared_once(
     pairs: Tokenized,
     progress: Progress = silent,
 ) -> Tokenized:
-    """The same pairs with a cache of their interactions.
+    """Return the same pairs with a cache of their interactions.
 
     A model with fixed vectors and filters compares a pair in the same way in every
-    epoch. A cache (a few hundred numbers a pair) turns minutes of training into
-    seconds. ``progress`` is called with the number of pairs of each finished batch.
+    epoch. A cache, which takes a few hundred numbers for each pair, shortens training
+    from minutes to seconds. ``progress`` is called with the number of pairs of each
+    finished batch.
     """
     batches = network.batches_of(pairs, network.BATCH_SIZE)
     blocks: list[Interactions] = []
@@ -86,7 +93,10 @@ def compared_once(
 
 
 def _concatenated(blocks: list[Tensor]) -> Tensor:
-    """Blocks [B, L, K] of any L, padded with zeros to the longest: [P, longest, K]."""
+    """Concatenate blocks [B, L, K] as [P, longest, K].
+
+    L may differ between blocks. Shorter blocks are padded with zeros.
+    """
     longest = max(block.shape[1] for block in blocks)
     padded = []
     for block in blocks:

@@ -1,6 +1,6 @@
-"""The training loop: steps, validation after each epoch, early stopping.
+"""The training loop: steps, validation after each epoch, and early stopping.
 
-Every random choice follows from the seed and the epoch or step alone.
+Every random choice depends only on the seed and on the epoch or step.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from tweetrerank.rerankers.networks.training.training_settings import Settings
 from tweetrerank.rerankers.reranker_error import RerankerError
 from tweetrerank.rerankers.text.ragged import Rows
 
-VALIDATION_BATCHES = 8  # Batches of a validation loss
+VALIDATION_BATCHES = 8  # Number of batches in a validation loss
 
 Measure = Callable[[npt.NDArray[np.float32]], float]
-"""Scores [P] of the validation pairs -> a figure, higher is better."""
+"""Takes the scores [P] of the validation pairs and returns a figure; higher is
+better."""
 
 Progress = Callable[[int, int, str], object]
 """Called with the epoch, the step (0 at the end of the epoch) and a message."""
@@ -38,14 +39,15 @@ Progress = Callable[[int, int, str], object]
 
 @dataclass
 class History:
-    """Training so far."""
+    """The course of a training so far."""
 
     epochs: list[dict[str, float]] = field(default_factory=list)
-    """Figures of each epoch."""
+    """The figures of each epoch."""
     best: int = 0  # Number of the best epoch, from 1; 0 before the first
     best_merit: float = -np.inf  # Figure of the best epoch; higher is better
     setbacks: int = 0
-    """Times that epochs without a better validation figure halved the rate."""
+    """Number of times that the learning rate was halved because epochs had no better
+    validation figure."""
 
     def add(
         self,
@@ -53,7 +55,11 @@ class History:
         merit: float,
         halve_after: int,
     ) -> bool:
-        """Add an epoch's figures; return whether it is the best so far by ``merit``."""
+        """Add the figures of an epoch. Return whether it is the best one so far.
+
+        Epochs are compared by ``merit``. Every ``halve_after`` epochs in a row without
+        a better one are a setback.
+        """
         self.epochs.append(figures)
         epoch = len(self.epochs)
         if epoch == 1 or merit > self.best_merit:
@@ -73,11 +79,11 @@ def train(
     settings: Settings,
     progress: Progress = lambda epoch, step, message: None,
 ) -> History:
-    """Train in place; the weights of the best epoch remain.
+    """Train a model in place. It keeps the weights of its best epoch.
 
     ``measure`` is applied to the scores of the validation pairs after each epoch.
-    Without validation the last epoch is the best. Raises RerankerError if there is
-    nothing to learn from, or a loss is not a number.
+    Without validation pairs, the last epoch is the best. Raises RerankerError if there
+    is nothing to learn from, or if a loss is not a number.
     """
     if not training.topics():
         raise RerankerError(
@@ -107,7 +113,7 @@ def _train_epochs(
     validator: Validator | None,
     history: History,
 ) -> None:
-    """Train until the last epoch or until patience ends, and restore the best epoch."""
+    """Train until the last epoch or the end of patience, and restore the best one."""
     model = trainer.model
     settings = trainer.settings
     best_weights = deepcopy(model.state_dict())
@@ -127,7 +133,7 @@ def _train_epochs(
 
 
 class Trainer:
-    """The gradient steps of a training."""
+    """Makes the gradient steps of a training."""
 
     def __init__(
         self,
@@ -148,10 +154,11 @@ class Trainer:
                 module.precision = settings.precision if has_bfloat16 else "fp32"
 
     def train_epoch(self, epoch: int, setbacks: int) -> float:
-        """Train an epoch, counted from 1; return the mean loss of its steps.
+        """Train one epoch, and return the mean loss of its steps.
 
-        ``setbacks`` is the number of times that the schedule ``plateau`` has halved the
-        learning rate.
+        Epochs are counted from 1. ``setbacks`` is the number of times that the schedule
+        ``plateau`` has halved the learning rate. Raises RerankerError if a loss is not
+        a finite number.
         """
         settings = self.settings
         self._sampler.start_epoch(self.model, epoch)
@@ -176,7 +183,10 @@ class Trainer:
         return float(np.mean(losses))
 
     def _learning_rate(self, steps_before: int, setbacks: int) -> float:
-        """Learning rate of a step after ``steps_before`` steps of all epochs."""
+        """Return the learning rate of a step.
+
+        ``steps_before`` counts the steps before it, over all epochs.
+        """
         settings = self.settings
         share = 1.0
         if settings.schedule == "linear":
@@ -186,7 +196,7 @@ class Trainer:
         return settings.learning_rate * share
 
     def _step(self, rows: Rows, positives: int) -> float:
-        """One gradient step on lists [lists, candidates]; return its loss."""
+        """Make one gradient step on lists [lists, candidates], and return its loss."""
         loss = _loss(
             self.model,
             self._sampler.examples,
@@ -204,9 +214,9 @@ class Trainer:
 
 
 class Validator:
-    """Figures of the validation pairs after each epoch.
+    """Computes the figures of the validation pairs after each epoch.
 
-    Raises RerankerError if a validation loss is to select the epoch and no topic can
+    Raises RerankerError if a validation loss is to select the epoch but no topic can
     have one.
     """
 
@@ -228,7 +238,7 @@ class Validator:
             )
 
     def figures_of(self, model: Reranker) -> dict[str, float]:
-        """Validation figures of a model by name."""
+        """Return name -> validation figure of a model."""
         settings = self._settings
         scores = network.score_tokenized(model, self._validation.pairs)
         figures: dict[str, float] = {}
@@ -242,7 +252,10 @@ class Validator:
         return figures
 
     def merit_of(self, figures: dict[str, float]) -> float:
-        """The figure that selects the best epoch, with its sign: higher is better."""
+        """Return the figure that selects the best epoch.
+
+        Its sign is such that higher is better.
+        """
         if self._settings.select == "loss":
             return -figures["validation_loss"]
         if self._settings.select == "mrr":
@@ -250,13 +263,13 @@ class Validator:
         return figures["validation_map"]
 
     def _loss_of_scores(self, scores: npt.NDArray[np.float32]) -> float:
-        """Cross-entropy of all pairs."""
+        """Return the mean cross-entropy of all pairs."""
         labels = torch.from_numpy(self._validation.relevant).float()
         logits = torch.from_numpy(scores)
         return F.binary_cross_entropy_with_logits(logits, labels).item()
 
     def _loss_of_lists(self, model: Reranker) -> float:
-        """Mean loss over lists that are the same after every epoch."""
+        """Return the mean loss over a fixed set of lists, so that epochs compare."""
         settings = self._settings
         topics = self._validation.topics()
         count = settings.positives
@@ -294,6 +307,9 @@ def _loss(
     positives: int,
     settings: Settings,
 ) -> Tensor:
-    """The loss over lists of pairs: ``rows`` [lists, candidates], positives first."""
+    """Return the loss over lists of pairs.
+
+    ``rows`` [lists, candidates] holds the positives of each list first.
+    """
     scores = examples.pairs.scores_of(model, rows.ravel())
     return LOSSES[settings.loss](scores.view(rows.shape), positives)

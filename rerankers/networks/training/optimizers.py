@@ -1,4 +1,4 @@
-"""Optimizers with a weight decay for each parameter, and sparse gradients."""
+"""Optimizers that have a weight decay for each parameter, and sparse gradients."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -12,13 +12,16 @@ from tweetrerank.rerankers.networks.layers.trigram_sums import TrigramSums
 from tweetrerank.rerankers.networks.training.training_settings import Settings
 
 LARGE = 20_000
-"""Rows of a table from which on plain gradient descent has sparse gradients.
-
-A step reads a few thousand of them. Below about 10,000 dense gradients are faster."""
+"""Plain gradient descent has sparse gradients for tables with this number of rows or
+more. A step reads only a few thousand rows. For tables below about 10,000 rows, dense
+gradients are faster."""
 
 
 def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
-    """The optimizer of the settings, with each parameter's share of weight decay."""
+    """Return the optimizer of the settings. Each parameter has its own weight decay.
+
+    Also set which tables of the model have sparse gradients.
+    """
     is_sparse = _allows_sparse_gradients(settings)
     for module in model.modules():
         if isinstance(module, nn.Embedding | TrigramSums):
@@ -26,7 +29,8 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
     sgd: dict[str, Any] = {
         "momentum": settings.momentum,
         "nesterov": settings.momentum > 0,
-        # One pass over weights and gradients, a third of the time; dense ones only.
+        # One pass over weights and gradients takes a third of the time, but they must
+        # be dense.
         "fused": not is_sparse,
     }
     optimizers: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -41,7 +45,7 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
 
 
 def _allows_sparse_gradients(settings: Settings) -> bool:
-    """Whether a step is the product of rate and gradient, and nothing else.
+    """Return whether a step only subtracts the product of learning rate and gradient.
 
     Momentum, weight decay and clipping would change every row of a table.
     """
@@ -54,7 +58,7 @@ def _parameter_groups(
     model: Reranker,
     weight_decay: float,
 ) -> list[dict[str, Any]]:
-    """A group for each trained parameter, with its weight decay."""
+    """Return a parameter group for each trained parameter, with its weight decay."""
     groups: list[dict[str, Any]] = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

@@ -1,6 +1,7 @@
-"""Pairs of each training step: positives and sampled, mined or corrupted negatives.
+"""Draw the pairs of each training step: positives, and their negatives.
 
-Every random choice follows from the seed and the epoch or step alone.
+Negatives are sampled, mined or corrupted. Every random choice depends only on the seed
+and on the epoch or step.
 """
 
 from functools import partial
@@ -20,10 +21,10 @@ from tweetrerank.rerankers.text.ragged import Rows
 
 
 class BatchSampler:
-    """Draws the pairs of each step, according to the settings' ``sampling``.
+    """Draws the pairs of each step in the way that the setting ``sampling`` names.
 
-    Its ``examples`` include corrupted pairs. Raises RerankerError if other topics have
-    no posts for these.
+    Its ``examples`` include the corrupted pairs. Raises RerankerError if corrupted
+    pairs are needed but other topics have no posts for them.
     """
 
     def __init__(self, training: Examples, settings: Settings) -> None:
@@ -31,15 +32,15 @@ class BatchSampler:
         self._topics = training.topics()
         self._settings = settings
         self._mined: dict[int, Rows] = {}
-        """Row of a positive -> rows of its nearest negatives."""
+        """Row of a positive -> rows of the negatives that are most similar to it."""
         if settings.sampling == "corrupted":
             self._corrupt()
 
     def start_epoch(self, model: Reranker, epoch: int) -> None:
-        """Mine negatives for ``max`` and ``mix`` with the last epoch's model.
+        """Mine negatives for ``max`` and ``mix`` with the model of the last epoch.
 
-        The first epoch, 1, has no mined negatives. Raises RerankerError if FAISS is not
-        installed.
+        Epochs are counted from 1, and the first one has no mined negatives. Raises
+        RerankerError if FAISS is not installed.
         """
         if self._settings.sampling in ("max", "mix") and epoch > 1:
             vectors = network.represent_tokenized(model, self.examples.pairs)
@@ -50,9 +51,10 @@ class BatchSampler:
         step: int,
         rng: np.random.Generator,
     ) -> tuple[Rows, int]:
-        """Rows [lists, candidates] of a step, and the number of positives in each list.
+        """Return (rows, number of positives in each list) of a step.
 
-        Positives come first. Steps are counted from 0, over all epochs.
+        The rows are [lists, candidates], with the positives of each list first. Steps
+        are counted from 0 over all epochs.
         """
         settings = self._settings
         if settings.sampling == "pairs":
@@ -73,7 +75,10 @@ class BatchSampler:
         return lists, settings.positives
 
     def _draw_pairs(self, step: int) -> tuple[Rows, int]:
-        """One list with the next pairs of a shuffled pass."""
+        """Return (rows of one list, number of its positives).
+
+        The list has the next pairs of a shuffled pass.
+        """
         relevant = self.examples.relevant
         rows = self._shuffled(step, len(relevant), self._settings.batch_pairs)
         is_relevant = relevant[rows]
@@ -81,9 +86,9 @@ class BatchSampler:
         return ordered[None], int(is_relevant.sum())
 
     def _next_lists(self, step: int, rng: np.random.Generator) -> Rows:
-        """Lists of one step of shuffled passes over all positives.
+        """Return the lists of one step of shuffled passes over all positives.
 
-        Rao et al. (2016), code.
+        The code of Rao et al. (2016) does the same.
         """
         positives = np.concatenate([topic.positives for topic in self._topics])
         counts = [len(topic.positives) for topic in self._topics]
@@ -99,8 +104,8 @@ class BatchSampler:
     def _insert_mined(self, row: Rows) -> None:
         """Replace negatives of a list by mined ones, in place.
 
-        All of them for ``max``, half of them, rounded up, for ``mix`` (Rao et al. 2016,
-        section 3.2).
+        For ``max`` all negatives are replaced, for ``mix`` half of them, rounded up
+        (Rao et al. 2016, section 3.2).
         """
         positives = self._settings.positives
         negatives = self._settings.negatives
@@ -110,7 +115,7 @@ class BatchSampler:
         blocks = row[positives:].reshape(positives, negatives)  # A view of the row
         relevant = row[:positives].tolist()
         for positive, block in zip(relevant, blocks, strict=True):
-            # Repeated where the topic has fewer negatives
+            # Mined negatives are repeated if the topic has too few
             block[:mined] = np.resize(self._mined[positive], mined)
 
     def _shuffled(
@@ -119,7 +124,10 @@ class BatchSampler:
         count: int,
         size: int,
     ) -> Rows:
-        """Numbers [size] of one step of shuffled passes over ``count`` numbers."""
+        """Return the numbers [size] of one step of shuffled passes.
+
+        Each pass is over ``count`` numbers.
+        """
         first_pass, start = divmod(step * size, count)
         end = start + size
         passes = []
@@ -129,9 +137,9 @@ class BatchSampler:
         return np.concatenate(passes)[start:end]
 
     def _corrupt(self) -> None:
-        """Add posts of other topics for each positive as its negatives.
+        """Add posts of other topics as the negatives of each positive.
 
-        Qiu & Huang (2015), section 5.
+        Source: Qiu & Huang (2015), section 5.
         """
         pairs = self.examples.pairs
         rng = np.random.default_rng([self._settings.seed, 0])
@@ -149,7 +157,7 @@ class BatchSampler:
             count += size
         added = count - len(pairs.query_index)
         prior = pairs.prior
-        if prior is not None:  # Corrupted pairs are in no run.
+        if prior is not None:  # Corrupted pairs are in no run, so their prior is 0.
             prior = np.append(prior, np.zeros(added, np.float32))
         corrupted = Tokenized(
             pairs.queries,
@@ -164,12 +172,16 @@ class BatchSampler:
 
 
 def _posts_of_other_topics(pairs: Tokenized, positives: Rows, candidates: Rows) -> Rows:
-    """Posts of other topics' ``candidates`` that are not relevant to this topic."""
+    """Return those posts of other topics that are not relevant to this topic.
+
+    ``positives`` are the relevant pairs of this topic, and ``candidates`` the pairs to
+    choose from. Raises RerankerError if there is no such post.
+    """
     query = pairs.query_index[positives[0]]
     relevant_posts = pairs.post_index[positives]
     is_other = pairs.query_index[candidates] != query
     posts = pairs.post_index[candidates[is_other]]
-    posts = posts[~np.isin(posts, relevant_posts)]  # Topics may share posts.
+    posts = posts[~np.isin(posts, relevant_posts)]  # Topics may share posts
     if not len(posts):
         raise RerankerError(
             "sampling corrupted takes negatives from other topics: found a topic "
@@ -186,10 +198,11 @@ def random_lists(
     negatives: int,
     rng: np.random.Generator,
 ) -> Rows:
-    """Lists of random positives and negatives: [lists, positives + negatives] rows.
+    """Return lists of random positives and negatives, as rows.
 
-    Lists are of different topics where there are enough. All topics are equally likely,
-    because average precision counts each topic once, however many positives it has.
+    The rows are [lists, positives + negatives]. The lists are of different topics if
+    there are enough topics. All topics are equally likely, because average precision
+    counts each topic once, however many positives it has.
     """
     is_repeated = lists > len(topics)
     drawn = rng.choice(len(topics), size=lists, replace=is_repeated)
@@ -207,10 +220,11 @@ def _nearest(
     topics: list[TopicRows],
     count: int,
 ) -> dict[int, Rows]:
-    """Row of each positive -> rows of the ``count`` most similar negatives.
+    """Return the row of each positive -> the rows of its most similar negatives.
 
-    Similarity is the cosine of ``vectors`` [P, K]. FAISS searches exactly among the
-    negatives of the topic, on a GPU if it finds one.
+    At most ``count`` negatives are returned for a positive. Similarity is the cosine of
+    ``vectors`` [P, K]. FAISS searches exactly among the negatives of the topic, and on
+    a GPU if it finds one. Raises RerankerError if FAISS is not installed.
     """
     try:
         import faiss

@@ -1,4 +1,4 @@
-"""Settings of training; scoring does not need them."""
+"""Settings of training. Scoring does not need them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,10 +8,11 @@ from tweetrerank.rerankers.settings import Checked, above_zero, at_least, one_of
 
 @dataclass(frozen=True)
 class Settings(Checked):
-    """How to train; each model declares its own defaults."""
+    """How to train a model. Each model declares its own defaults."""
 
     loss: str = one_of("listwise", "pairwise", "pointwise")
-    """``listwise``, ``pairwise`` (hinge, margin 1) or ``pointwise`` (cross-entropy)."""
+    """Loss: ``listwise``, ``pairwise`` (hinge with margin 1) or ``pointwise``
+    (cross-entropy)."""
     optimizer: str = one_of(
         "adamw",
         "adadelta",
@@ -22,19 +23,20 @@ class Settings(Checked):
     momentum: float = at_least(0, 0.9)  # Nesterov momentum of ``sgd``
     learning_rate: float = above_zero(2e-3)  # Rate of the first step
     schedule: str = one_of("linear", "constant", "plateau")
-    """Learning rate: ``linear`` falls to a tenth over all epochs, ``constant`` does not
-    change, ``plateau`` is halved after epochs without a better validation figure."""
+    """How the learning rate changes. ``linear`` lets it fall to a tenth over all
+    epochs, ``constant`` keeps it, and ``plateau`` halves it after epochs without a
+    better validation figure."""
     halve_after: int = at_least(1, 1)
-    """Epochs in a row without a better validation figure before ``plateau`` halves."""
+    """Number of epochs in a row without a better validation figure after which
+    ``plateau`` halves the rate."""
     clipping: float = at_least(0, 5.0)
-    """Limit of the Euclidean norm of a step's gradients; 0 is no limit."""
+    """Limit of the Euclidean norm of a step's gradients. 0 means no limit."""
     weight_decay: float = at_least(0, 1e-3)  # L2 penalty (decoupled for AdamW)
     epochs: int = at_least(0, 12)  # Maximum number; 0 for a model without steps
     steps: int = at_least(0, 50)
-    """Steps of an epoch, before validation.
-
-    0 is one pass: over all pairs with the sampling ``pairs``, else over all relevant
-    posts, with ``positives`` 1."""
+    """Number of steps in an epoch, after which the model is validated. 0 means one
+    pass: over all pairs with the sampling ``pairs``, otherwise over all relevant posts,
+    and then ``positives`` must be 1."""
     sampling: str = one_of(
         "random",
         "max",
@@ -42,33 +44,35 @@ class Settings(Checked):
         "corrupted",
         "pairs",
     )
-    """Negatives of a step.
-
-    ``random``: of the topic. ``max``: the topic's most similar to the positive by the
-    last epoch's model. ``mix``: half of each. ``corrupted``: posts of other topics.
-    ``pairs``: a step takes the next pairs of a shuffled pass, without lists of topics.
-    """
+    """Where the negatives of a step come from. ``random`` draws them from the topic.
+    ``max`` takes those of the topic that are most similar to the positive by the model
+    of the last epoch, and ``mix`` takes half of each kind. ``corrupted`` takes posts of
+    other topics. With ``pairs``, a step takes the next pairs of a shuffled pass,
+    without lists of topics."""
     batch_topics: int = at_least(1, 12)  # Topics in a step
     positives: int = at_least(1, 3)  # Relevant posts drawn for each topic of a step
     negatives: int = at_least(1, 7)  # Negatives for each relevant post
     batch_pairs: int = at_least(1, 50)  # Pairs in a step of the sampling ``pairs``
     patience: int = at_least(1, 4)
-    """Epochs without a better validation figure before training stops."""
+    """Number of epochs without a better validation figure after which training
+    stops."""
     select: str = one_of("map", "mrr", "loss")
-    """Validation figure that selects the best epoch: ``map``, ``mrr`` or ``loss``."""
+    """The validation figure that selects the best epoch: ``map``, ``mrr`` or
+    ``loss``."""
     precision: str = one_of("fp32", "bf16")
-    """Number format of the products in MP-HCNN's trained convolutions.
-
-    ``bf16`` is up to three times as fast as ``fp32`` on processors that multiply it.
-    All other numbers are in single precision."""
+    """Number format of the products in MP-HCNN's trained convolutions. ``bf16`` is up
+    to three times as fast as ``fp32`` on processors that support it. All other numbers
+    are in single precision."""
     held_out: float = 0.15
-    """Share of topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
+    """Share of the topics that a single fold holds out (15 % in the code of MP-HCNN's
+    authors)."""
     held_out_of: str = one_of("all", "each")
-    """The share is one of ``all`` topics, or of the topics of ``each`` collection."""
+    """Whether the share is one of ``all`` topics together, or of the topics of ``each``
+    collection."""
     seed: int = at_least(0, 1)  # Seed of every random choice
 
     def problems(self) -> Iterator[str]:
-        """A message for each impossible value and combination."""
+        """Yield a message for each impossible value and combination of values."""
         yield from super().problems()
         if not 0 < self.held_out < 1:
             yield (
@@ -89,7 +93,7 @@ class Settings(Checked):
 
 
 OF_PAIRS = Settings(loss="pointwise", sampling="pairs", weight_decay=1e-4)
-"""Cross-entropy of single pairs."""
+"""Settings for the cross-entropy of single pairs."""
 
 HINGE = Settings(
     loss="pairwise",
@@ -98,7 +102,8 @@ HINGE = Settings(
     epochs=20,
     patience=5,
 )
-"""The hinge loss of DRMM and K-NRM, of margin 1, but over lists instead of triples."""
+"""Settings for the hinge loss of DRMM and K-NRM. Its margin is 1, but it is over lists
+instead of triples."""
 
 RAO_2019 = replace(
     OF_PAIRS,
@@ -115,11 +120,10 @@ RAO_2019 = replace(
     select="loss",
     held_out=0.1,
 )
-"""MP-HCNN and all neural baselines in Rao et al. (2019), section 4.3.
-
-The paper does not mention momentum, decay, clipping or an end of training, only that it
-usually converges in 10 epochs. The authors' code of MP-HCNN takes at most 15, and stops
-after 4 without a lower loss."""
+"""Settings of MP-HCNN and all neural baselines in Rao et al. (2019), section 4.3. The
+paper does not mention momentum, decay, clipping or when training ends, only that it
+usually converges in 10 epochs. The authors' code of MP-HCNN trains for at most 15
+epochs, and stops after 4 epochs without a lower loss."""
 
 RAO_2016 = replace(
     RAO_2019,
@@ -131,7 +135,8 @@ RAO_2016 = replace(
     select="mrr",
     held_out=0.15,
 )
-"""MP-CNN in Rao et al. (2016); the batch size is that of the authors' code."""
+"""Settings of MP-CNN in Rao et al. (2016). The batch size is that of the authors'
+code."""
 
 OF_ANSWERS = Settings(
     loss="pairwise",
@@ -143,4 +148,5 @@ OF_ANSWERS = Settings(
     patience=5,
     select="mrr",
 )
-"""This project's, for a few hundred answers: lists of one right answer and others."""
+"""This project's settings for collections of a few hundred answers. Each list has one
+right answer and several others."""
