@@ -78,9 +78,7 @@ class RankedScores:
         return replace(self, keys=mixture, probabilities=mixture)
 
     def texts(self, options: Request) -> list[str]:
-        """Return the scores in the form that the request wants, each written as JSON
-        [D].
-        """
+        """Return the scores [D] in the form that the request wants, written as JSON."""
         is_raw = options.raw_scores or options.use_activation is False
         if not is_raw and not options.shift:
             return list(map(_probability, self.probabilities.tolist()))

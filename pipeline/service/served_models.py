@@ -72,9 +72,7 @@ class Models:
 
     @property
     def served(self) -> Mapping[str, ServedModel]:
-        """The models that requests may choose, by their names; the first is the
-        default.
-        """
+        """The models that requests may choose, by name. The first is the default."""
         return {
             name: model for name, model in self._all.items() if name != self._challenger
         }
