@@ -77,9 +77,7 @@ class Request(Struct, kw_only=True):
 
     @property
     def returns_texts(self) -> bool | None:
-        """Whether the response must contain the texts; None if the request does not
-        say.
-        """
+        """Whether the response must contain the texts; None leaves it to the format."""
         if self.return_text is None:
             return self.return_documents
         return self.return_text

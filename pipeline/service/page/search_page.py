@@ -58,9 +58,7 @@ class SearchResult:
 
     @cached_property
     def first(self) -> Mapping[str, float]:
-        """The first-stage scores, by ``doc_id``, of the posts that the model has
-        scored.
-        """
+        """The first-stage scores, by ``doc_id``, of the posts scored by the model."""
         scores = self.ranking.candidates.run.get(self.request.topic.query_id, {})
         return {
             doc_id: score for doc_id, score in scores.items() if doc_id in self.model
@@ -184,7 +182,7 @@ class SearchPage:
         return rankers
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """Return the result of a search, which may be one of the kept latest results."""
+        """Return the result of a search, which may be one of the kept results."""
         if request not in self.kept:
             chosen = self.rankers[request.model]
             if not isinstance(chosen, Fusion):
