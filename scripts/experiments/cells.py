@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def is_untrained(self) -> bool:
-        """Whether the cell is only measured, which needs one seed and no kept result."""
+        """Whether the cell is only measured, with one seed and no kept result."""
         return self.kind == RUN or self.model == OKAPI
 
     @property
