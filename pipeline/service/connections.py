@@ -20,7 +20,8 @@ MOST = 2000
 OTHER_FILES = 256  # Open files that are not connections of clients
 HEAD_BYTES = 65_536  # Largest request line together with its headers
 HEAD_SECONDS = 10.0
-"""Seconds until the first byte must arrive, and again until the headers must end."""
+"""Seconds until the first byte of a request, and again from it to the end of its head.
+"""
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open.
 

@@ -159,7 +159,7 @@ async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
 
     async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
-            pass  # A rest of the body is ignored
+            pass  # The rest of the body is ignored
 
     task = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(wait_for_disconnect())

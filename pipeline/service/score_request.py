@@ -173,7 +173,7 @@ _LOW_HALF = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _SURROGATES = re.compile(rb"%b(%b)?|%b" % (_HIGH_HALF, _LOW_HALF, _LOW_HALF))
 """An escaped surrogate that no other backslash precedes.
 
-Group 1 is the second half of a pair; without it the first half stands alone.
+Group 1 is the second half of a pair. Without it, the match is only half of a pair.
 """
 _MESSAGE = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?")
 """An error message of msgspec, split into the problem and the path of the value."""

@@ -46,7 +46,7 @@ class ServedModel:
     def checkpoint(self) -> Model:
         """The model itself, loaded into this process at its first use.
 
-        The page needs it, and mixes it with the first stage by a λ of its own.
+        The page needs it, because it mixes the model with a first stage by another λ.
         """
         return self.source.load(self.device)
 

@@ -79,7 +79,7 @@ class Models:
 
     @property
     def default(self) -> ServedModel:
-        """The first model, which answers if a choice is not needed."""
+        """The first model, which answers requests that need not choose one."""
         return next(iter(self._all.values()))
 
     @property

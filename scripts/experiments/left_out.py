@@ -214,7 +214,10 @@ def _idf(
 def _model(
     name: str, configuration: str, collection: Collection, data: Path | None
 ) -> Trees:
-    """Return a model in a shipped configuration, grown without some collections."""
+    """Return a model in a shipped configuration.
+
+    It is grown without the collection and those that are left out together with it.
+    """
     left_out: tuple[str, ...] = YEARS
     for pair in PAIRS:
         if collection.name in pair:

@@ -303,7 +303,7 @@ class Running(NamedTuple):
 def running(
     *arguments: object, is_read: bool = True, is_ready: bool = True
 ) -> Iterator[Running]:
-    """A service as a process.
+    """Run a service as a process, and yield it.
 
     With ``is_read``, its log is read to the end, and otherwise up to the line with the
     address. With ``is_ready``, this waits until the service is ready, and finds its

@@ -1,8 +1,8 @@
 """Decides which indexes and searches may pass, by the lists in ``allowed.json``.
 
 The lists have words of OpenSearch 2 and 3 and Elasticsearch 8 and 9. A word that is
-not listed is refused. That holds for words that write, that read indexes which are
-not checked here, or that run something an administrator has stored.
+not listed is refused. The lists leave out words that write, that read indexes which
+are not checked here, or that run something that an administrator has stored.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ _MOST_NAMES = 1000  # Most index names in a request
 def _inverted(part: Json) -> Json:
     """Invert an object, from words listed for each key to the key of each word.
 
-    The words are separated by blanks. If one of the values is an object, the object is
-    not inverted, and its other values become lists of words.
+    The words are separated by blanks. If one of the values is an object, nothing is
+    inverted, and the other values become lists of words.
     """
     words = {key: _listed_words(value) for key, value in part.items()}
     if any(isinstance(value, dict) for value in words.values()):
@@ -51,7 +51,7 @@ LISTS = json.loads(
     Path(__file__).with_name("allowed.json").read_bytes(), object_hook=_inverted
 )
 _PARTS: Mapping[str, Mapping[str, str]] = LISTS["parts"]
-"""For each part of a search its allowed keys, and for each key the part that it holds.
+"""The allowed keys of each part of a search, and for each key the part it holds.
 
 ``*`` stands for any other key. A list is the same part as its items. Plain values are
 allowed everywhere.
@@ -183,7 +183,7 @@ class Grammar:
         self._known: LRUCache[bytes, bool] = LRUCache(_KNOWN)
 
     def remember(self, members: Mapping[str, Any]) -> None:
-        """Allow the ids in a response's members, by which searches go on."""
+        """Allow the ids in a response's members, because they continue its search."""
         for key in ("id", "pit_id", "_scroll_id"):
             name = json.loads(bytes(members.get(key, b"null")))
             if isinstance(name, str):

@@ -124,7 +124,7 @@ class Candidates:
     added: Sequence[str]  # Fields that are requested only for the reranker
     place: int  # Hash of the indexes and the added fields
     bodies: tuple[bytes, bytes]
-    """The body for the engine that is tried first, and the body with the added fields.
+    """(the body that the engine gets first, the body with the added fields).
 
     The first one lacks the added fields if the sources of hits come anyway.
     """
