@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure speed. Alternatives take turns in one run: a ratio is steadier than a rate.
+"""Measure speed. Alternatives take turns, as their ratio is steadier than each rate.
 
     python scripts/benchmark.py
     python scripts/benchmark.py --parts scoring search --rounds 2 --pairs 49879
@@ -7,13 +7,13 @@
 Parts:
 
 scoring  MP-HCNN as shipped: its own forward pass, the fast one, and the one on --device
-search   the process "python -m pipeline.search": seconds and peak memory
+search   seconds and peak memory of the process "python -m pipeline.search"
 stages   stages of a request of 100 posts, new and known, to the model window, on one
          core
 service  start, latency, load and overload (--minutes) of the rerank service, compared
          with in-process scoring
 
-A figure is the median over the rounds, a ratio the median of the rounds' ratios.
+Each figure is a median over the rounds, and each ratio the median of their ratios.
 """
 
 import os
@@ -27,7 +27,7 @@ from tweetrerank.pipeline.runtime import keep_allocations
 
 
 def main(options: Options) -> None:
-    """Measure the parts and print a table of each."""
+    """Measure the requested parts, and print a table for each of them."""
     from tweetrerank.pipeline.collections import named
     from tweetrerank.pipeline.runtime import choose_device
 
@@ -36,7 +36,8 @@ def main(options: Options) -> None:
     options = replace(options, collection=name, device=device)
     print(f"machine: {machine()}; {name}, on {device}", flush=True)
     for part in options.parts:
-        # The part "stages" leaves PyTorch with one thread.
+        # The part "stages" limits PyTorch to one thread, so each part starts by undoing
+        # this.
         choose_device("cpu", len(os.sched_getaffinity(0)))
         print(f"\n== {part}", flush=True)
         module = import_module(f"benchmarks.measure_{part}")
@@ -47,7 +48,7 @@ def main(options: Options) -> None:
 
 
 def machine() -> str:
-    """Machine and versions of the packages."""
+    """Return the machine and the versions of the packages, as text."""
     from tweetrerank.pipeline.runtime import provenance
 
     record = provenance()

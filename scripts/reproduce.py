@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the tables of the papers, of the fusion and of window; train their systems.
+"""Print the tables of the papers, of the fusion and of window, or train their systems.
 
     python scripts/reproduce.py table3                      # from its CSV
     python scripts/reproduce.py table3 --train --workers 2  # compute all cells
@@ -7,10 +7,11 @@
         --tests mb2013 --output scripts/results             # add a row's cells
     python scripts/reproduce.py table5                      # from finished cells
 
-table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019); "all" means
-all of these. CSVs are in scripts/results; --write makes the README there from them.
-Finished cells are kept in $TWEETRERANK_HOME and not computed again. Rows of tables are
-data: scripts/experiments/tables.toml.
+The tables table2 to table6 and the figures figure2 to figure4 are those of Rao et al.
+(AAAI 2019), and "all" stands for all of them. The CSVs are in scripts/results, and
+--write makes the README there from them. Finished cells are kept in $TWEETRERANK_HOME
+and are not computed again. The rows of all tables are defined in
+scripts/experiments/tables.toml.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from experiments.tables import Table
 
 ALL = "all"
-PAPER_TABLES = ("table", "figure")  # Prefixes of the tables that ``all`` means
+PAPER_TABLES = ("table", "figure")  # Beginnings of the names that ``all`` stands for
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -78,19 +79,23 @@ class Options:
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def tested(self, table: Table) -> list[str]:
-        """The table's collections, or those of them in ``--tests``."""
+        """Return the table's collections, limited to ``--tests`` if it is given."""
         if not self.tests:
             return list(table.collections)
         return [name for name in table.collections if name in self.tests]
 
     def has(self, cell: Cell) -> bool:
-        """Whether the options select a cell's row and seed."""
+        """Whether the options select the row and the seed of a cell."""
         has_row = not self.systems or cell.system in self.systems
         return has_row and cell.seed <= (self.seeds or cell.seed)
 
 
 def main(options: Options) -> None:
-    """Print the tables and write their files; train missing cells on request."""
+    """Print the tables and write their files, and train missing cells on request.
+
+    Raises UsageError if the options are wrong, and DataError at the end if some cells
+    or tables have failed.
+    """
     from experiments import cell_runs, cells
 
     tables = check(options)
@@ -127,9 +132,10 @@ def main(options: Options) -> None:
 def cells_to_run(
     tables: Sequence[Table], setup: Setup, options: Options
 ) -> dict[str, list[Cell]]:
-    """Table -> cells to compute, and finished cells of other rows to compare with.
+    """Return for each table the cells to compute or to read.
 
-    Tables that are printed from their CSV are left out.
+    Finished cells of rows that are not requested are included, because requested rows
+    are compared with them. A table that is printed from its CSV is left out.
     """
     from experiments.cell_runs import is_finished
 
@@ -151,7 +157,7 @@ def selected(
     table: Table,
     options: Options,
 ) -> list[Result]:
-    """The results of the collections, rows and seeds that the options select."""
+    """Return those results whose collection, row and seed the options select."""
     names = options.tested(table)
     return [
         result
@@ -166,7 +172,11 @@ def results_of(
     computed: Sequence[Result],
     setup: Setup,
 ) -> list[Result]:
-    """The computed results of cells; those of the table's CSV if ``cells`` is None."""
+    """Return the results of a table's cells, with the marks and measures it adds.
+
+    If ``cells`` is None, the results are read from the table's CSV. There are none if
+    the CSV does not exist.
+    """
     from experiments.reports import FINISHES
     from experiments.results_csv import read_csv
 
@@ -180,9 +190,9 @@ def results_of(
 
 
 def check(options: Options) -> list[Table]:
-    """The requested tables with any of the requested collections.
+    """Return the requested tables that have at least one requested collection.
 
-    UsageError has all problems of the options.
+    Raises UsageError listing every problem found in the options.
     """
     from experiments.tables import read_tables
 
@@ -192,7 +202,7 @@ def check(options: Options) -> list[Table]:
     if options.train:
         problems += commit_problems()
     if options.output:
-        # Checked before hours of training.
+        # A problem must show up before hours of training.
         problems += output_problems(options.output, tables)
     if problems:
         raise UsageError(problems)
@@ -203,7 +213,10 @@ def requested_tables(
     options: Options,
     tables: Mapping[str, Table],
 ) -> list[Table]:
-    """The table, or all tables that ``all`` means; empty for an unknown name."""
+    """Return the requested table, or all tables that ``all`` stands for.
+
+    Returns no tables if the name is unknown or missing.
+    """
     if options.table == ALL:
         return [
             table for name, table in tables.items() if name.startswith(PAPER_TABLES)
@@ -218,7 +231,7 @@ def name_problems(
     known_tables: Mapping[str, Table],
     tables: Sequence[Table],
 ) -> list[str]:
-    """Unknown names of tables, collections and systems."""
+    """Return a problem for each unknown name of a table, collection or system."""
     problems = []
     if options.table or not options.write:
         choices = [*known_tables, ALL]
@@ -239,7 +252,7 @@ def unknown(
     names: Iterable[str | None],
     choices: Iterable[str],
 ) -> list[str]:
-    """A problem for each name of an option that is not among the choices."""
+    """Return a problem for each name of an option that is not among the choices."""
     distinct = list(dict.fromkeys(choices))
     problems = []
     for name in names:
@@ -252,7 +265,7 @@ def unknown(
 
 
 def commit_problems() -> list[str]:
-    """A problem if results could not be attributed to a commit."""
+    """Return a problem if results could not be attributed to a commit."""
     commit = provenance()["commit"]
     if not commit or not commit.endswith("-dirty"):
         return []
@@ -267,7 +280,7 @@ def output_problems(
     folder: Path,
     tables: Sequence[Table],
 ) -> list[str]:
-    """Problems with the folder and with the figures of the tables."""
+    """Return the problems with the output folder, and with drawing the figures."""
     problems = []
     if folder.exists() and not folder.is_dir():
         problems.append(f"--output: found the file {folder}, expected a folder")
@@ -285,7 +298,7 @@ def show(
     setup: Setup,
     options: Options,
 ) -> None:
-    """Print a table and write its files."""
+    """Print a table, and write its files if the options name a folder."""
     from experiments.figures import draw
     from experiments.rendering import render
     from experiments.reports import REPORTS
@@ -315,7 +328,7 @@ def print_missing(
     results: Sequence[Result],
     options: Options,
 ) -> None:
-    """Print the number of cells without a result on stderr."""
+    """Print to stderr how many of the selected cells have no result."""
     computed = set()
     for result in results:
         cell = result.cell
@@ -335,7 +348,7 @@ def print_missing(
 
 
 def readme() -> str:
-    """The README of the results: tables of the CSVs, and pictures."""
+    """Return the README of the results, with tables from the CSVs and pictures."""
     from experiments.tables import read_tables
 
     introduction, tables = read_tables()
@@ -346,7 +359,7 @@ def readme() -> str:
 
 
 def readme_section(table: Table) -> list[str]:
-    """Paragraphs on a table: title, caption, table, and links to its files."""
+    """Return the paragraphs about a table, with links to its files."""
     from experiments.rendering import render
     from experiments.results_csv import read_csv
 

@@ -1,1 +1,1 @@
-"""The rerank service: wire formats, queue, worker threads, limits."""
+"""The rerank service: its wire formats, queue, worker processes and limits."""

@@ -1,4 +1,4 @@
-"""The ASGI application: its routes, their errors, and its life in a process."""
+"""The ASGI application: its routes, its error responses, and its start and end."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tweetrerank.pipeline.service.log import SearchLog
     from tweetrerank.pipeline.service.proxy.routes import Proxy
 
-HANGS = 30.0  # Seconds without a turn of the event loop after which the process ends
+HANGS = 30.0  # Seconds for which the event loop may hang before the process ends
 TRIM = 10  # Seconds between two returns of free memory to the system
-EVENT_BYTES = 1_000_000  # In a request
-MOST_EVENTS = 1000  # In a request
+EVENT_BYTES = 1_000_000  # Largest body of a request with events
+MOST_EVENTS = 1000  # Events in one request
 
 
 def build(
@@ -46,12 +46,13 @@ def build(
     """Return the application.
 
     Args:
-        service: scores documents.
-        page: routes of the page.
-        proxy: answers searches of an engine; all other paths are the engine's.
-        events: log for the events of searches.
-        reload: called after SIGHUP. With it the application is alone in its process,
-            which ends if the event loop hangs.
+        service: the service that scores documents.
+        page: the routes of the search page.
+        proxy: the proxy in front of an engine. With it, every path that is not one of
+            the service's own belongs to the engine.
+        events: the log that takes the events of searches.
+        reload: called after the signal SIGHUP. If it is given, the application must be
+            the only one in its process, and the process ends if the event loop hangs.
     """
 
     @asynccontextmanager
@@ -81,22 +82,23 @@ def build(
     if not proxy:
         return ServiceMiddleware(app, service, own_paths=None)
     app.router.default = request_response(proxy.endpoint)
-    # Calls of the engine need the engine's credentials, not the service's key.
+    # Calls to the engine need the engine's credentials, not a key of the service.
     own_paths = {getattr(route, "path", "") for route in own_routes}
     return ServiceMiddleware(app, service, own_paths)
 
 
 def _score_routes(service: Service) -> list[BaseRoute]:
-    """Return the routes of all wire formats, with and without a slash at the end."""
+    """Return a route for each wire format's paths, with and without a final slash."""
     paths = set(FORMAT_OF_PATH)
     paths |= {f"{path.rstrip('/')}/" for path in FORMAT_OF_PATH}
     return [Route(path, service.endpoint, methods=["POST"]) for path in paths]
 
 
 def _events_route(service: Service, log: SearchLog) -> Route:
-    """Return the route of users' events, one or a list, for the log of searches.
+    """Return the route that takes the events of users for the log of searches.
 
-    They have the form of OpenSearch's User Behavior Insights.
+    A body has one event or a list of events, in the form of OpenSearch's User
+    Behavior Insights.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -118,7 +120,8 @@ def _events_route(service: Service, log: SearchLog) -> Route:
 async def _refuse(request: Request, error: Exception) -> Response:
     """Return the response to a request that failed.
 
-    Starlette raises an unexpected error again after it, so that it is logged.
+    After this response, Starlette raises an unexpected error again, so that the
+    middleware logs it.
     """
     record = request.state.record
     headers: dict[str, str] = {}
@@ -138,10 +141,11 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def watch_event_loop() -> None:
-    """Report to a watchdog that the loop runs, and return free memory to the system.
+    """Tell a watchdog every second that the event loop still runs.
 
-    After ``HANGS`` seconds without a report, the watchdog writes all stacks to stderr
-    and ends the process.
+    If it hears nothing for ``HANGS`` seconds, the watchdog writes the stacks of all
+    threads to stderr and ends the process. This task also returns free memory to the
+    system every ``TRIM`` seconds.
     """
     second = 0
     while True:

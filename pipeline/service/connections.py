@@ -1,4 +1,4 @@
-"""Connections of clients: limits of their number, their silence and request heads."""
+"""Connections of clients, with limits on their number, idle time and request heads."""
 
 import asyncio
 import resource
@@ -16,25 +16,33 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tweetrerank.indexes.data_error import DataError
 
 MOST = 2000
-"""Connections at a time. A further one replaces the one that has been idle longest."""
-OTHER_FILES = 256  # Open files other than connections of clients
-HEAD_BYTES = 65_536  # Limit of a request line with headers
+"""Connections open at a time. One more replaces the connection idle for longest."""
+OTHER_FILES = 256  # Open files that are not connections of clients
+HEAD_BYTES = 65_536  # Largest request line together with its headers
 HEAD_SECONDS = 10.0
-"""Seconds until the first byte arrives, and from it to the end of the headers."""
+"""Seconds until the first byte of a request, and again from it to the end of its head.
+"""
 KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open, longer than in clients' pools."""
-GRACE = 30  # Seconds until the end of requests after a signal
+"""Seconds that an idle connection stays open.
+
+This is longer than the pools of clients keep one, so that the client closes it.
+"""
+GRACE = 30  # Seconds that running requests get to finish after a signal to stop
 
 
 class Connection(H11Protocol):
-    """A connection with read and write timeouts."""
+    """A connection with time limits for reading and writing."""
 
     most = MOST
     most_of_client: int | None = None
     head_seconds = HEAD_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first byte, and close a connection if there are too many."""
+        """Wait for the first byte, and close a connection if there are too many.
+
+        If this client has too many, its new connection is closed. If there are too many
+        in all, the one that has been idle for longest is closed.
+        """
         super().connection_made(transport)
         self._head_end = 0.0
         self._idle_since = time.monotonic()
@@ -48,7 +56,7 @@ class Connection(H11Protocol):
             longest.transport.abort()
 
     def _has_too_many(self, connections: "list[Connection]") -> bool:
-        """Whether the client of this connection has more than it may have."""
+        """Whether the client of this connection has too many connections."""
         if not self.most_of_client or not self.client:
             return False
         address = self.client[0]
@@ -56,7 +64,10 @@ class Connection(H11Protocol):
         return len(of_client) > self.most_of_client
 
     def _close_at(self, moment: float) -> None:
-        """Close the connection at a time of the loop, unless a request begins."""
+        """Close the connection at ``moment`` unless a request begins before.
+
+        ``moment`` is a time on the clock of the event loop, in seconds.
+        """
         self.timeout_keep_alive_task = self.loop.call_at(
             moment, self.timeout_keep_alive_handler
         )
@@ -67,7 +78,10 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request; the whole head has one time limit."""
+        """Read a part of a request.
+
+        One time limit holds for the whole head, however many parts it comes in.
+        """
         super().data_received(data)
         if not self.is_idle:
             self._head_end = 0.0
@@ -76,12 +90,12 @@ class Connection(H11Protocol):
             self._close_at(self._head_end)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Note the time, and wait for the next request."""
         self._idle_since = time.monotonic()
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, even if the client has not read the response."""
+        """Close an idle connection, even if the client still has to read a response."""
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -93,24 +107,28 @@ def tls_of(
     authorities: Path | None = None,
     known: ssl.SSLContext | None = None,
 ) -> ssl.SSLContext:
-    """Return a TLS context for files in PEM.
+    """Return a TLS context made from PEM files.
 
     Args:
-        certificate: the certificate, and those between it and its authority.
-        key: its key, if it is in another file.
-        authorities: authorities of clients, which then need a certificate.
-        known: a context to change and return, for new connections.
+        certificate: the certificate, followed by any intermediate certificates.
+        key: the certificate's private key, if it is not in the same file.
+        authorities: the authorities that sign the certificates of clients. If they are
+            given, each client needs a certificate.
+        known: a context in use, which is changed and returned. New connections then
+            use the new files.
 
     Raises:
-        DataError: a file is not valid; the ``known`` context is unchanged.
+        DataError: a file cannot be read or is not valid. The ``known`` context stays as
+            it was.
     """
-    # A new context comes first, as a check.
+    # The files are first loaded into a new context, as a check.
     contexts = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)]
     if known:
         contexts.append(known)
     try:
         for context in contexts:
-            # A key with a password is refused; without a function, OpenSSL asks for it.
+            # A key with a password is refused. Without this function, OpenSSL would ask
+            # the terminal for the password.
             context.load_cert_chain(certificate, key, lambda: b"")  # type: ignore[arg-type]
             if authorities:
                 context.load_verify_locations(authorities)
@@ -124,10 +142,10 @@ def tls_of(
 
 
 class Server(uvicorn.Server):
-    """A server whose time limit for the head of a request holds for TLS handshakes."""
+    """A server that limits the time for a TLS handshake as for a request's head."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Start to listen on the sockets."""
         if self.config.ssl:
             loop: Any = asyncio.get_running_loop()
             loop.create_server = partial(
@@ -140,7 +158,10 @@ class Server(uvicorn.Server):
 def config(
     app: ASGIApp, context: ssl.SSLContext | None = None, **options: Any
 ) -> uvicorn.Config:
-    """Return uvicorn's settings, and raise the limit of open files if necessary."""
+    """Return uvicorn's settings.
+
+    Also raises this process' limit of open files if the connections need more.
+    """
     _raise_file_limit()
     settings = uvicorn.Config(
         app,
@@ -160,7 +181,7 @@ def config(
 
 
 def _raise_file_limit() -> None:
-    """Allow open files for all connections, or allow fewer connections."""
+    """Raise the limit of open files for all connections, or allow fewer connections."""
     needed = MOST + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= needed:

@@ -1,9 +1,9 @@
-"""Wire formats: the shapes of requests and responses that vendors' clients use.
+"""The wire formats: the shapes of requests and responses that vendors' clients use.
 
-To add a format, write a subclass of :class:`Rerank` and list an object of it in
-:data:`FORMATS`. The class has the format's paths, writes its responses, and describes
-its errors. Fields of requests are those of
-:class:`tweetrerank.pipeline.service.score_request.Request` for all formats together.
+To add a format, write a subclass of :class:`Rerank` and add an instance of it to
+:data:`FORMATS`. The class names the paths of the format, writes its responses, and
+describes its errors. All formats together read the request fields of
+:class:`tweetrerank.pipeline.service.score_request.Request`.
 """
 
 import time
@@ -20,19 +20,19 @@ from tweetrerank.pipeline.service.service_errors import ErrorFormat, RequestErro
 class Rerank(ErrorFormat):
     """The format of Cohere, Jina, vLLM and LiteLLM, and of Voyage.
 
-    The former read ``results``, Voyage reads ``data``.
+    Voyage's clients read ``data`` in a response; the others read ``results``.
     """
 
     name = "rerank"
     paths: ClassVar[tuple[str, ...]] = ("/v1/rerank", "/v2/rerank", "/invocations")
     returns_texts: ClassVar[bool] = False
-    """Whether the response contains the texts, if the request leaves it open."""
+    """Whether a response contains the texts if the request does not say."""
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
         """Return the body of a response as a value for orjson.
 
-        A document is an object in ``results``, and a text in ``data``. Usage counts
-        words.
+        If texts are returned, a document is an object in ``results`` and a string in
+        ``data``. The tokens in ``usage`` are words.
         """
         data = self.results(response, "relevance_score", "document")
         version = "2" if record.path.startswith("/v2/") else "1"
@@ -53,7 +53,7 @@ class Rerank(ErrorFormat):
     def results(
         self, response: ScoreResponse, score_field: str, text_field: str
     ) -> list[dict[str, Any]]:
-        """Return the documents as objects, with their texts if these are returned."""
+        """Return the best documents as objects with index, score and perhaps text."""
         has_texts = response.request.options.returns_texts
         if has_texts is None:
             has_texts = self.returns_texts
@@ -66,7 +66,7 @@ class Rerank(ErrorFormat):
         return results
 
     def explain(self, error: RequestError, request_id: str) -> Any:
-        """Return the message under Cohere's key and Voyage's, and the request's id."""
+        """Return the message under Cohere's and Voyage's keys, and the request's id."""
         return {"message": error.message, "detail": error.message, "id": request_id}
 
 
@@ -77,11 +77,11 @@ def _with_document_object(result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Tei(Rerank):
-    """Text Embeddings Inference of Hugging Face: the response is a bare array.
+    """The format of Text Embeddings Inference, whose responses are bare arrays.
 
-    A request with ``texts`` has this format on every path. Equal scores are ordered by
-    :func:`tweetrerank.pipeline.service.score_response.best_first`: the later document
-    comes first.
+    A request with ``texts`` has this format on every path. Of two documents with equal
+    scores the later one comes first, as
+    :func:`tweetrerank.pipeline.service.score_response.best_first` explains.
     """
 
     name = "tei"
@@ -100,14 +100,15 @@ class Tei(Rerank):
         "key": "Unauthorized",
         "path": "NotFound",
     }
-    """Kind of an error -> TEI's type, if that is not ``Validation``."""
+    """TEI's types of errors by our kinds. All other kinds have the type ``Validation``.
+    """
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """Return index, score and, if requested, text of each document."""
+        """Return the index, the score and, if requested, the text of each document."""
         return self.results(response, "score", "text")
 
     def explain(self, error: RequestError, request_id: str) -> Any:
-        """Return the message and TEI's type of the error."""
+        """Return the message of the error, and its type in TEI."""
         return {
             "error": error.message,
             "error_type": self.types.get(error.kind, "Validation"),
@@ -115,7 +116,7 @@ class Tei(Rerank):
 
 
 class Vllm(Rerank):
-    """vLLM's format: texts are returned unless the request refuses them."""
+    """vLLM's format. It returns the texts unless the request declines them."""
 
     name = "vllm"
     paths = ("/rerank",)
@@ -124,15 +125,15 @@ class Vllm(Rerank):
 
 
 class Infinity(Rerank):
-    """Infinity's format: a document is a text, and there is no ``data``."""
+    """Infinity's format. A document is a string, and there is no ``data``."""
 
     name = "infinity"
     paths = ("/infinity/rerank",)
-    # Its client expects FastAPI's body in a 422.
+    # In a response with status 422, its client expects the body that FastAPI sends.
     statuses: ClassVar = {"value": 400}
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """Return the body of a response."""
+        """Return the body of a response as a value for orjson."""
         content = super().write(response, record)
         content["object"] = "rerank"
         content["results"] = content.pop("data")
@@ -149,12 +150,18 @@ FORMAT_OF_PATH: Mapping[str, Rerank] = {
 
 
 def format_of(path: str, is_tei: bool) -> Rerank:
-    """Return the format of a request; ``is_tei`` means that it has ``texts``."""
+    """Return the format of a request.
+
+    ``path`` must be one of a format. ``is_tei`` says that the request has ``texts``.
+    """
     return TEI if is_tei else FORMAT_OF_PATH[path]
 
 
 def assumed_format(path: str) -> Rerank:
-    """Return the format for the errors of a request that cannot be read."""
+    """Return the format for error responses while the body has not been read.
+
+    ``path`` has no slash at its end, and may be any path.
+    """
     if path == "/rerank":
         return TEI
     return FORMAT_OF_PATH.get(path, TEI)

@@ -1,4 +1,4 @@
-"""The service's log: lines of JSON on stderr, written in the background."""
+"""The service's log: JSON lines on stderr, written by a background thread."""
 
 import json
 import logging
@@ -14,14 +14,14 @@ from tweetrerank.pipeline.service.request_record import Record
 
 LOG = logging.getLogger("tweetrerank.service")
 
-MOST_LINES = 2_000  # Lines that wait to be written; further ones are dropped
+MOST_LINES = 2_000  # Lines that may wait to be written; any more are dropped
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter of requests and messages, libraries' included, as lines of JSON."""
+    """Formats the records of requests and all messages, also of libraries, as JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a log record."""
+        """Return the JSON line for a log record."""
         moment = datetime.fromtimestamp(record.created, UTC)
         content: dict[str, Any] = {"time": moment.isoformat(timespec="milliseconds")}
         request = getattr(record, "request", None)
@@ -33,21 +33,21 @@ class JsonFormatter(logging.Formatter):
             content["traceback"] = self.formatException(record.exc_info)
         try:
             return orjson.dumps(content).decode()
-        except TypeError:  # A text with half a surrogate pair
+        except TypeError:  # A text contains half of a surrogate pair
             return json.dumps(content, default=str)
 
 
 class DroppingHandler(QueueHandler):
-    """Handler that queues lines for another thread.
+    """Queues log lines for another thread to write.
 
-    Lines that do not fit are dropped and counted. Thus no request waits for a terminal
-    or a pipe that accepts no more.
+    Lines that do not fit into the queue are dropped and counted, so that no request
+    has to wait for a terminal or a pipe that does not accept more.
     """
 
     dropped = 0
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue a line."""
+        """Queue a line, or drop it; a later warning reports the dropped lines."""
         try:
             self.queue.put_nowait(record)
         except queue.Full:
@@ -60,16 +60,17 @@ class DroppingHandler(QueueHandler):
 
 
 def log_by(handler: logging.Handler) -> None:
-    """Write all messages and warnings of this process as lines of JSON."""
+    """Let the handler write all messages and warnings of this process as JSON."""
     handler.setFormatter(JsonFormatter())
     logging.getLogger().handlers = [handler]
     logging.captureWarnings(True)
 
 
 def log_in_background() -> QueueListener:
-    """Write the log on stderr by a thread, errors of threads included.
+    """Write the log to stderr in a thread; uncaught errors of threads are logged too.
 
-    Returns the started listener, which owns that thread.
+    Returns the listener that owns this thread. It has been started, and the caller
+    must stop it at the end.
     """
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
     log_by(DroppingHandler(lines))

@@ -1,4 +1,4 @@
-"""Limits of requests: body, media type, deadline, and the client's presence."""
+"""Limits of requests: body size and type, deadline, and whether the client waits."""
 
 import asyncio
 import zlib
@@ -13,38 +13,42 @@ from starlette.responses import Response
 from tweetrerank.pipeline.service.service_errors import RequestError
 
 LARGE = 200_000
-"""Bytes that are too many for the event loop; a thread reads them."""
+"""Larger bodies, in bytes, are read by a thread, as they would hold up the event loop.
+"""
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
-"""Headers with the milliseconds that the client, or a proxy before us, will wait."""
+"""Headers that say how many milliseconds the client, or its proxy, will wait."""
 
-GZIP = 31  # zlib's code of the format
+GZIP = 31  # zlib's code for the format gzip
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a request, of all requests together, and of callers."""
+    """Limits for each request, for all requests together, and for callers."""
 
-    documents: int = 2000  # In a request
-    body: int = 8_000_000  # Bytes of a request
-    waiting_documents: int = 20_000  # In the queue and in work
+    documents: int = 2000  # Most documents in a request
+    body: int = 8_000_000  # Most bytes in the body of a request
+    waiting_documents: int = 20_000  # Most documents that wait or are being scored
     waiting_requests: int = 512
-    held: int = 256_000_000  # Bytes of all bodies in memory
-    seconds: float = 30.0  # Until a body has arrived
+    held: int = 256_000_000  # Most bytes of all bodies in memory together
+    seconds: float = 30.0  # Seconds in which a body must arrive
     answer: float = 60.0  # Seconds until the response, if the client sets no deadline
     keys: Sequence[str] = ()
-    """Keys of callers, of which each request needs one. Empty: no key is needed. The
-    sequence may change while the service runs."""
+    """The keys of callers. Each request needs one of them, unless there are none.
+
+    The content of the sequence may change while the service runs.
+    """
     hosts: Sequence[str] = ()
-    """Names allowed in the header Host, or ``*.example.com``. Empty: any."""
+    """Names or ``*.example.com`` allowed in the header Host. If empty, all are allowed.
+    """
     origins: Sequence[str] = ()  # Sites whose pages may call the service's own paths
-    rate: int | None = None  # Requests of a client in a second
+    rate: int | None = None  # Most requests of a client in a second, or None for any
 
 
 class BodyReader:
-    """Reader of requests' bodies within limits."""
+    """Reads the bodies of requests within limits, and counts the bytes it holds."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -54,12 +58,12 @@ class BodyReader:
     async def read(
         self, request: Request, most: int | None = None
     ) -> AsyncIterator[bytes]:
-        """Read a request's body, and unpack it.
+        """Read and unpack the body of a request.
 
-        The body counts as held in memory until the context ends. ``most`` is a limit
-        of bytes below that of all bodies. Raises RequestError if the body is too large,
-        too slow or incomplete, has an encoding other than gzip, or would exceed the
-        memory for all bodies.
+        The body counts as held in memory until the context ends. ``most`` limits the
+        bytes of this body further than the limit for every body. Raises RequestError if
+        the body is too large, arrives too slowly or not completely, has an encoding
+        other than gzip, or does not fit into the memory for all bodies.
         """
         limit = min(self.limits.body, most or self.limits.body)
         body = bytearray()
@@ -97,7 +101,10 @@ class BodyReader:
 
 
 def _unpacker_of(request: Request) -> Any:
-    """Return an object that unpacks the body, or None; raises RequestError."""
+    """Return an object that unpacks the body, or None if the body is not packed.
+
+    Raises RequestError if the encoding is unknown.
+    """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding == "gzip":
         return zlib.decompressobj(GZIP)
@@ -128,9 +135,10 @@ def check_media_type(request: Request) -> None:
 
 
 def deadline_of(request: Request) -> float | None:
-    """Return the client's deadline on the clock of ``time.perf_counter``.
+    """Return the client's deadline, or None if the client sets none.
 
-    Raises RequestError for a header without milliseconds.
+    The deadline is in seconds on the clock of ``time.perf_counter``. Raises
+    RequestError if a header has no whole number of milliseconds.
     """
     for name in DEADLINES:
         text = request.headers.get(name, "0")
@@ -144,14 +152,14 @@ def deadline_of(request: Request) -> float | None:
 
 
 async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
-    """Return the result of ``work``, or cancel it if the client disconnects.
+    """Return the result of ``work``, or cancel the work if the client disconnects.
 
-    Raises RequestError in the second case.
+    Raises RequestError if the client has disconnected.
     """
 
     async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
-            pass  # The rest of the body
+            pass  # The rest of the body is ignored
 
     task = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(wait_for_disconnect())
@@ -166,7 +174,11 @@ async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
 
 
 async def apart(size: int, work: Callable[[], Value]) -> Value:
-    """Return the result of work on ``size`` bytes; many bytes are for a thread."""
+    """Do work on ``size`` bytes and return its result.
+
+    More than :data:`LARGE` bytes are worked on in a thread, so that the event loop can
+    serve other requests.
+    """
     if size > LARGE:
         return await asyncio.to_thread(work)
     return work()

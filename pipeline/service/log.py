@@ -1,8 +1,9 @@
 """The log of reranked searches and of users' events.
 
-A folder has files of JSON lines, ``searches-2026-11-24-ab12cd34.jsonl`` for a day and a
-run of a service, and the ``key`` that signs the ids of searches. A thread writes:
-requests do not wait for the disk, and a killed process loses the lines that wait.
+The folder of a log has a file of JSON lines for each day and run of the service, such
+as ``searches-2026-11-24-ab12cd34.jsonl``, and the ``key`` that signs the ids of
+searches. A thread writes the lines, so that requests do not wait for the disk. If the
+process is killed, the lines that still wait are lost.
 """
 
 import hmac
@@ -26,22 +27,23 @@ from tweetrerank.pipeline.service.json_log import LOG
 from tweetrerank.pipeline.service.service_errors import RequestError
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
-MOST_WAITING = 32_000_000  # Bytes of lines that wait
-PLACE = 1000  # Bytes of a place in the queue
-MOST_NAMED = 20_000  # Last searches with ids of clients, whose events are taken
+MOST_WAITING = 32_000_000  # Most bytes of lines that wait to be written
+PLACE = 1000  # Bytes that an entry of the queue counts in addition to its lines
+MOST_NAMED = 20_000
+"""Number of latest searches with ids from clients that may still get events."""
 
 _KEY_BYTES = 32
-_DAY = slice(9, 19)  # Place of the day in a file's name
+_DAY = slice(9, 19)  # Where a file's name has the day
 
 
 class SearchLog:
-    """Log of searches and events; no method waits for the disk.
+    """The log of searches and events. Logging does not wait for the disk.
 
     Args:
-        folder: folder of the log.
-        is_plain: whether queries are written.
-        days: days until a file is deleted.
-        share: share of searches that show posts of two models.
+        folder: the folder of the log, which is made if it is missing.
+        is_plain: whether the texts of queries are written.
+        days: number of days after which a file is deleted.
+        share: share of the searches that show posts of two models, from 0 to 1.
     """
 
     def __init__(
@@ -59,19 +61,19 @@ class SearchLog:
         self._file_name = ""
         self._named: LRUCache[str, str] = LRUCache(MOST_NAMED)
         self._lock = threading.Lock()
-        self._waiting = 0  # Bytes that wait
-        self._reported = 0  # Dropped lines at the last message about them
+        self._waiting = 0  # Bytes that wait to be written
+        self._reported = 0  # Number of dropped lines in the last message about them
         self._writer = ThreadPoolExecutor(1, "log")
 
     def digest(self, text: str) -> str:
-        """A keyed hash."""
+        """Return a hash of the text that nobody can compute without the log's key."""
         content = text.encode("utf-8", "replace")
         return hmac.digest(self._key, content, "sha256").hex()[:32]
 
     def known(self, name: str) -> str:
-        """The id of a logged search, from its signed id or from the client's.
+        """Return the id of a logged search, given its signed id or the client's own id.
 
-        "" if there is no such search.
+        Returns "" if no such search is known.
         """
         search_id, _, digest = name.rpartition(".")
         expected = self.digest(search_id)
@@ -80,20 +82,24 @@ class SearchLog:
         return self._named.get(name, "")
 
     def is_drawn(self, search_id: str) -> bool:
-        """Whether a search belongs to the share that shows posts of two models."""
+        """Whether a search belongs to the share that shows posts of two models.
+
+        The answer depends on the id alone, so that all pages of a search agree.
+        """
         return random.Random(f"share {search_id}").random() < self._share
 
     def search(
         self, search: dict[str, Any], query: str, client: str, is_named: bool
     ) -> str:
-        """Queue a search and return its signed id.
+        """Queue a search for the log and return its signed id.
 
-        ``is_named``: its id is the client's.
+        ``is_named`` says that the client has chosen the id, so that events may use it
+        without a signature.
         """
         search_id = search["query_id"]
         if is_named:
             self._named[search_id] = search_id
-        # Repeated searches of a client for the same text have one vote.
+        # A client that repeats a search for the same text counts as one voter.
         words = " ".join(query.casefold().split())
         search["voter"] = self.digest(f"{client}\n{words}")
         if self._is_plain:
@@ -102,9 +108,10 @@ class SearchLog:
         return f"{search_id}.{self.digest(search_id)}"
 
     def events(self, records: Sequence[Any]) -> int:
-        """Queue the events of logged searches and return their number.
+        """Queue those events that belong to logged searches, and return their number.
 
-        Raises RequestError if none belongs to a logged search, or if they do not fit.
+        Raises RequestError if an event is malformed, if none belongs to a logged
+        search, or if too many lines wait.
         """
         events = []
         for number, record in enumerate(records):
@@ -124,7 +131,12 @@ class SearchLog:
         return len(events)
 
     def _event(self, record: Any) -> dict[str, Any]:
-        """A line for an event; its ``query_id`` is "" if the search is not logged."""
+        """Return the line for an event.
+
+        Its ``query_id`` is "" if the search is not logged.
+
+        Raises one of the errors in :data:`WRONG` if the event is malformed.
+        """
         search_id, action, doc_id = read_event(record) or ("", "", "")
         if not action:
             raise ValueError('found no "action_name"')
@@ -136,7 +148,10 @@ class SearchLog:
         }
 
     def write(self, records: Sequence[dict[str, Any]]) -> bool:
-        """Queue all of the records, or none if they do not fit."""
+        """Queue all of the records, or none if they do not fit.
+
+        Returns whether they fit. Records that do not are counted as dropped.
+        """
         lines = b"".join(map(checked_line, records))
         size = len(lines) + PLACE
         with self._lock:
@@ -150,11 +165,14 @@ class SearchLog:
         return has_room
 
     def close(self) -> None:
-        """Write the waiting lines."""
+        """Write the lines that wait, and end the thread."""
         self._writer.shutdown()
 
     def _append(self, lines: bytes, count: int) -> None:
-        """Append all of the lines or nothing; on a new day, delete old files first."""
+        """Append all of the lines to the file of today, or none if that fails.
+
+        On a new day, files that are too old are deleted first.
+        """
         today = f"{datetime.now(UTC):%Y-%m-%d}"
         name = f"searches-{today}-{self._run_id}.jsonl"
         try:
@@ -169,7 +187,11 @@ class SearchLog:
             self._waiting -= len(lines) + PLACE
 
     def _delete_old(self, today: str) -> None:
-        """Delete files by the newest file's day, so that a clock that jumps is safe."""
+        """Delete the files that are too old.
+
+        Their age is counted from the newest file and not from today, so that a clock
+        that jumps ahead does not delete all files.
+        """
         day_of = {
             path: path.name[_DAY]
             for path in self.folder.glob("searches-????-??-??-*.jsonl")
@@ -185,13 +207,16 @@ class SearchLog:
         with self._lock:
             self.counts["dropped"] += count
             dropped = self.counts["dropped"]
-            if dropped > 2 * self._reported:  # Not for each of thousands
+            if dropped > 2 * self._reported:  # No message for each of thousands
                 self._reported = dropped
                 LOG.error("--log: %d lines are lost until now: %s", dropped, problem)
 
 
 def _read_key(folder: Path) -> bytes:
-    """The key of a log, made if there is none."""
+    """Return the key of a log, which is made if there is none.
+
+    Raises DataError if the file has the wrong length.
+    """
     path = folder / "key"
     if not path.exists():
         if any(folder.glob("searches-*")):
@@ -209,7 +234,10 @@ def _read_key(folder: Path) -> bytes:
 
 
 def _append_whole(path: Path, lines: bytes) -> None:
-    """Append all of the lines; OSError, and an unchanged file, if they do not fit."""
+    """Append the lines to a file.
+
+    If they do not fit on the disk, leaves the file unchanged and raises OSError.
+    """
     opener = partial(os.open, mode=0o600)
     with open(path, "ab", 0, opener=opener) as stream:
         size = stream.tell()

@@ -1,6 +1,6 @@
-"""Metrics of the service, in Prometheus' form.
+"""Metrics of the service, in Prometheus' text format.
 
-They have the names of Text Embeddings Inference where they mean the same.
+A metric that Text Embeddings Inference also has keeps the name it has there.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +20,14 @@ ERRORS = {
     "gone": "dropped",
     "internal": "inference",
 }
-"""Kind of an error -> TEI's word for it, if that is not ``validation``."""
+"""TEI's words for kinds of errors. All other kinds are called ``validation``."""
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 256, 500, 1000, 2000, 5000)
 
 
 class Counter(Gauge):
-    """Counter that keeps its name; prometheus_client's own adds ``_total``."""
+    """A counter that keeps its name; prometheus_client's own appends ``_total``."""
 
     _type = "unknown"
 
@@ -37,7 +37,7 @@ Sizes = partial(Histogram, buckets=SIZES)
 
 
 class Metric(NamedTuple):
-    """Description of a metric. Labels are separated by blanks."""
+    """Description of a metric. ``labels`` has their names, separated by blanks."""
 
     kind: Callable[..., Any]
     help: str
@@ -89,7 +89,7 @@ METRICS: Mapping[str, Metric] = {
 class Metrics:
     """Metrics of one application.
 
-    ``log_lines`` counts the lines of the log of searches by outcome.
+    ``log_lines`` has the number of lines of the search log for each outcome.
     """
 
     def __init__(self) -> None:
@@ -106,16 +106,16 @@ class Metrics:
         }
 
     def of(self, name: str, *labels: str) -> Any:
-        """Return a metric with these labels."""
+        """Return a metric of prometheus_client with these values of its labels."""
         metric = self._metrics[name]
         return metric.labels(*labels) if labels else metric
 
     def search(self, record: Record, outcome: str) -> None:
-        """Count a search of an engine by its outcome, such as ``reranked``."""
+        """Count a search sent to the proxy by its outcome, such as ``reranked``."""
         self.of("tweetrerank_searches", record.index, outcome).inc()
 
     def request(self, record: Record) -> None:
-        """Count a finished request for scores, or to an engine."""
+        """Count a finished request, which was for scores or for an engine."""
         model = record.model or ""
         outcome = record.kind or "ok"
         for stage in TIMES:
@@ -142,9 +142,13 @@ class Metrics:
         self.of("tweetrerank_request_documents").observe(record.documents)
 
     def text(self, queued: int, models: Iterable[Any]) -> bytes:
-        """Return all metrics; ``queued`` requests wait, and ``models`` are served."""
+        """Return all metrics as text.
+
+        ``queued`` is the number of requests that wait. ``models`` are the served
+        models.
+        """
         self.of("te_queue_size").set(queued)
-        self.of("tweetrerank_model_info").clear()  # Other models may have been served
+        self.of("tweetrerank_model_info").clear()  # Models served before are gone
         for model in models:
             self.of("tweetrerank_model_info", model.name, model.version).set(1)
             counts = model.scorer.counts(model.name)

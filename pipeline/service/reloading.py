@@ -1,4 +1,4 @@
-"""Reloads after a signal, in a thread."""
+"""Reloads in a thread, on request by a signal."""
 
 from collections.abc import Callable
 from threading import BoundedSemaphore, Lock, Thread
@@ -7,7 +7,7 @@ from threading import BoundedSemaphore, Lock, Thread
 class Reloader:
     """Runs ``work`` in a thread after each request for it.
 
-    One run is in progress at a time, and at most one more waits.
+    Only one run is in progress at a time, and at most one more waits for its end.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -16,7 +16,7 @@ class Reloader:
         self._in_progress = Lock()
 
     def request(self) -> None:
-        """Ask for a run, unless one waits."""
+        """Ask for a run. This does nothing if a run already waits."""
         if self._may_wait.acquire(blocking=False):
             Thread(target=self._run, name="reload", daemon=True).start()
 

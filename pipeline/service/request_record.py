@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TIMES = ("total", "queue", "inference", "engine")
-"""Fields of a record that are times."""
+"""The fields of a record that are times, in seconds."""
 
 LOG_GROUPS = (
     ("request_id", "method", "path", "client", "status", "total"),
@@ -17,20 +17,21 @@ LOG_GROUPS = (
     ("kind", "error"),
     ("texts",),
 )
-"""Fields of a log line. A group is left out if its first field is empty."""
+"""The fields of a log line in groups. A group is omitted if its first field is empty.
+"""
 
 
 @dataclass
 class Record:
-    """Record of a request, from its arrival on. Times are in seconds."""
+    """What is known about a request, kept from its arrival on. Times are in seconds."""
 
-    request_id: str  # The client's, or a random one
+    request_id: str  # Sent by the client, or random
     method: str
     path: str
     client: str = ""  # Address of the client
     caller: bytes = b""  # Hash of the client's address and key
     started: float = field(default_factory=time.perf_counter)
-    trace_id: str = ""  # The client's, from the header traceparent
+    trace_id: str = ""  # From the client's header traceparent
     parent_span_id: str = ""
     format: str = ""  # Wire format; "" if the request is not for scores
     model: str | None = None
@@ -39,15 +40,15 @@ class Record:
     status: int = 0
     documents: int = 0
     characters: int = 0
-    truncated: int = 0  # Documents cut to the request's own limit
-    split: int = 0  # Long documents, scored by their best passage
-    unknown_signals: int = 0  # Numbers that the model reads and documents lack
+    truncated: int = 0  # Documents cut to the limit that the request sets
+    split: int = 0  # Documents so long that their best passage is scored
+    unknown_signals: int = 0  # Numbers that the model reads but documents lack
     cache_hits: int = 0
     words: int = 0
     queue: float = 0.0
     inference: float = 0.0
-    engine: float = 0.0  # Time of the search engine behind the proxy
-    held: int = 0  # Bytes of that engine's responses
+    engine: float = 0.0  # Time that the search engine behind the proxy took
+    held: int = 0  # Bytes of the engine's responses in memory
     total: float = 0.0
     kind: str = ""  # Kind of the error, if there was one
     error: str = ""
@@ -65,7 +66,10 @@ class Record:
         return fields
 
     def headers(self) -> dict[str, str]:
-        """Return the times and sizes as headers of Text Embeddings Inference."""
+        """Return the times and sizes as headers, named as in Text Embeddings Inference.
+
+        Times in headers are in whole milliseconds.
+        """
         headers = {
             "x-truncated-documents": f"{self.truncated}",
             "x-split-documents": f"{self.split}",

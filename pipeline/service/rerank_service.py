@@ -1,8 +1,8 @@
-"""Scores of documents: from a request to its response.
+"""Scoring of documents, from the request to its response.
 
 1. :func:`tweetrerank.pipeline.service.score_request.read_request` reads the body.
 2. :func:`pairs_of` makes (query, document) pairs for the model.
-3. The queue runs the model's scorer, in another process as a rule.
+3. The queue runs the model's scorer, usually in another process.
 4. ``ServedModel.respond`` orders the documents, and the wire format writes the body
    (``formats.py``).
 
@@ -54,17 +54,20 @@ from tweetrerank.rerankers.pairs import (
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 KEPT_BYTES = 8_000_000
-"""Bytes of the latest lists' scores, for the next pages of their searches."""
-ENTRY_BYTES = 100  # Overhead of an entry
+"""Bytes that may be used to keep the scores of the latest lists.
+
+A client that asks for the next page of a search sends the same list again.
+"""
+ENTRY_BYTES = 100  # Assumed overhead of an entry, added to the size of its scores
 
 Signals = dict[str, npt.NDArray[Any]]
 
 
 class Service:
-    """Scores documents.
+    """Scores the documents of requests with the served models.
 
-    ``in_order``: whether a request's documents are in a first stage's order, best
-    first, if the request does not say.
+    ``in_order`` says whether the documents of a request that does not state their
+    order are taken to be in a first stage's order, best first.
     """
 
     def __init__(
@@ -88,7 +91,10 @@ class Service:
         self.metrics = Metrics()
 
     async def endpoint(self, request: Request) -> Response:
-        """Return the response to a request for scores; raises RequestError."""
+        """Return the response to a request for scores.
+
+        Raises RequestError if the request is refused or cannot be answered.
+        """
         request.state.record.format = request.state.format.name
         async with self.bodies.read(request) as body:
             return await unless_gone(self._respond(request, body), request)
@@ -97,7 +103,7 @@ class Service:
         state = request.state
         record: Record = state.record
         path = request.scope["path"].rstrip("/") or "/"
-        # For errors, until the body is decoded
+        # Errors are written in this format until the body is decoded.
         state.format = format_of(path, is_tei=b'"texts"' in body)
         deadline = deadline_of(request) or record.started + self.limits.answer
         most = self.limits.documents
@@ -121,10 +127,11 @@ class Service:
     async def score(
         self, request: ScoreRequest, model: ServedModel, record: Record, deadline: float
     ) -> ScoreResponse:
-        """Return the scores of a request, and add its sizes and times to the record.
+        """Score a request, and add its sizes and times to the record.
 
-        ``deadline`` is on the clock of ``time.perf_counter``. Raises RequestError if
-        the queue is full, or the deadline has passed.
+        ``deadline`` is a time on the clock of ``time.perf_counter``. Raises
+        RequestError if the queue is full, or if the deadline has passed or cannot be
+        met.
         """
         record.model = model.name
         record.device = model.device
@@ -156,7 +163,10 @@ class Service:
     async def _list_scores(
         self, pairs: Pairs, model: ServedModel, record: Record, deadline: float
     ) -> Scores:
-        """Return scores [P] by a model of lists, kept ones if there are any."""
+        """Return the scores [P] by a model that reads whole lists.
+
+        Scores kept from an earlier request by the same caller are returned again.
+        """
         key = _list_key(pairs, model, record.caller)
         scores = self._kept_scores.get(key)
         if scores is not None:
@@ -169,7 +179,7 @@ class Service:
     async def _scores(
         self, pairs: Pairs, model: ServedModel, record: Record, deadline: float
     ) -> Scores:
-        """Return the model's scores [P]; they wait for their turn in the queue."""
+        """Wait for a turn in the queue, and return the model's scores [P]."""
         scorer = model.scorer
         hits_before = scorer.counts(model.name)["hits"]
         ask = partial(scorer.ask, model.name, pairs)
@@ -177,7 +187,7 @@ class Service:
         self.metrics.of("te_batch_next_size").observe(len(pairs))
         record.queue = max(record.queue, scored.queued)
         record.inference += scored.seconds
-        # The count includes hits of other requests at the same time.
+        # The counter also includes the hits of other requests running at the same time.
         hits = scorer.counts(model.name)["hits"] - hits_before
         record.cache_hits += min(max(0, hits), len(pairs))
         return scored.scores
@@ -189,10 +199,11 @@ class Service:
 def pairs_of(
     request: ScoreRequest, model: ServedModel, in_order: bool
 ) -> tuple[Pairs, npt.NDArray[np.int64]]:
-    """Return the pairs [P] of a request, and the pair of each document [D].
+    """Return the pairs [P] of a request, and the index of each document's pair [D].
 
-    Equal documents are one pair, so that they get the same score. A model of lists
-    reads them all, each in its place.
+    Equal documents share one pair, so that they get the same score. A model that
+    reads lists is the exception: it gets a pair for every document, because each
+    document's place in the list matters.
     """
     texts = request.texts
     query = request.options.query[:MAX_CHARACTERS]
@@ -206,7 +217,7 @@ def pairs_of(
 
 
 def _signals_of(request: ScoreRequest, model: ServedModel, in_order: bool) -> Signals:
-    """Return name -> [D] values of the documents."""
+    """Return the values [D] of each signal by its name; unknown numbers are NaN."""
     size = len(request.texts)
     signals: Signals = {}
     if in_order:
@@ -227,7 +238,10 @@ def _signals_of(request: ScoreRequest, model: ServedModel, in_order: bool) -> Si
 def _distinct(
     pairs: Pairs, signal_names: set[str]
 ) -> tuple[Pairs, npt.NDArray[np.int64]]:
-    """Return the distinct pairs by text, URL and signals, and the pair of each row."""
+    """Return the distinct pairs, and the index of each row's pair.
+
+    Pairs are equal if their texts, URLs and named signals are equal.
+    """
     signals = {
         name: pairs.signals[name] for name in signal_names & pairs.signals.keys()
     }
@@ -243,7 +257,7 @@ def _distinct(
 
 
 def _list_key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
-    """Return a hash of the caller, and of everything that a list's scores depend on."""
+    """Return a hash of the caller and of everything that determines a list's scores."""
     texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
     signals = {name: values.tobytes() for name, values in pairs.signals.items()}
     lengths = list(map(len, texts))

@@ -1,4 +1,4 @@
-"""A request for scores: its fields in the words of all vendors, and its documents."""
+"""A request for scores: its fields, as all vendors name them, and its documents."""
 
 import math
 import re
@@ -16,21 +16,25 @@ from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 Value = TypeVar("Value")
 
-CHARACTERS_OF_TOKEN = 4  # Mean length of a token of English text in vendors' limits
+CHARACTERS_OF_TOKEN = 4
+"""Mean length of an English token, by which limits in tokens are converted."""
 
 Mix = Literal["neural", "interpolated"]
-"""The model's score, or mixed with the first stage's."""
+"""Whether scores are the model's alone, or mixed with those of the first stage."""
 Order = Literal["first_stage", "unknown"]
-"""Order of a request's documents: best first by a first stage, as all clients send
-them, or any."""
+"""The order of a request's documents.
+
+It is that of a first stage, best first, as clients usually send them, or unknown.
+"""
 
 Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Limits of single precision
 Count = Annotated[int, Meta(ge=0)]
-Names = Annotated[list[str], Meta(max_length=100)]  # Each is searched in each document
+# The number is limited because each name is looked up in each document.
+Names = Annotated[list[str], Meta(max_length=100)]
 
 
 class Document(Struct):
-    """A post."""
+    """A document to score: a post."""
 
     text: str
     url: Annotated[str | None, Meta(description="that the post links to")] = None
@@ -38,9 +42,10 @@ class Document(Struct):
 
 
 class Request(Struct, kw_only=True):
-    """Fields of a request, in all wire formats.
+    """The fields of a request in all wire formats together.
 
-    Unknown fields are ignored, null counts as absent, and numbers may be strings.
+    Unknown fields are ignored, null counts as a missing value, and numbers may be
+    written as strings.
     """
 
     query: str
@@ -65,23 +70,23 @@ class Request(Struct, kw_only=True):
 
     @property
     def is_tei(self) -> bool:
-        """Whether the documents are ``texts``, as in Text Embeddings Inference."""
+        """Whether the documents are in ``texts``, as in Text Embeddings Inference."""
         if self.texts is None:
             return False
         return bool(self.texts) or not self.documents
 
     @property
     def returns_texts(self) -> bool | None:
-        """Whether the response contains the texts; None if the request does not say."""
+        """Whether the response must contain the texts; None leaves it to the format."""
         if self.return_text is None:
             return self.return_documents
         return self.return_text
 
 
 class RankFieldsRequest(Request, kw_only=True):
-    """A request whose documents are any objects.
+    """A request with documents that are arbitrary objects.
 
-    Only their ``rank_fields`` and signals are read.
+    Only the fields named by ``rank_fields``, and the signals, are read from them.
     """
 
     documents: list[str | dict[str, Raw]] | None = None  # type: ignore[assignment]
@@ -90,26 +95,29 @@ class RankFieldsRequest(Request, kw_only=True):
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A request with its D documents, as the model reads them."""
+    """A checked request, with its D documents as a model reads them."""
 
     options: Request
     texts: Sequence[str]
-    urls: Sequence[str]  # "" without a URL
+    urls: Sequence[str]  # "" for a document without a URL
     first_stage: Sequence[float] | None = None
     signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Name -> [D] numbers of the documents; NaN if a document lacks it."""
+    """The numbers [D] of each signal by its name; NaN where a document has none."""
     weight: float | None = None
-    """Share of the model in a mixture with the first stage, by min–max scores."""
-    truncated: int = 0  # Documents cut to the request's own limit
+    """Share of the model in a mixture with the first stage, or None for no mixture.
+
+    The scores of both are normalised by min–max before.
+    """
+    truncated: int = 0  # Documents cut to the limit that the request sets
 
 
 def read_request(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
-    """Return the checked request of a body.
+    """Read a request from its body, and check it.
 
     Args:
-        body: JSON.
-        most: limit of the number of documents, which is checked first.
-        signals: names of numbers to read from the documents.
+        body: the JSON of the request.
+        most: the largest number of documents, which is checked before their content.
+        signals: names of the numbers to read from the documents.
 
     Raises:
         RequestError: the body is not a valid request.
@@ -145,7 +153,10 @@ def read_request(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRe
 def _decoded_request(
     body: bytes, signals: Sequence[str]
 ) -> tuple[Request, Sequence[str | dict[str, Raw]]]:
-    """Return a request, and its documents with all fields if signals are read."""
+    """Return a request, and its documents with all of their fields.
+
+    The documents are () if neither signals nor ``rank_fields`` have to be read.
+    """
     if not signals and b'"rank_fields"' not in body:
         return decoded(body, Request), ()
     request = decoded(body, RankFieldsRequest)
@@ -160,19 +171,22 @@ def _decoded_request(
 _HIGH_HALF = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW_HALF = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _SURROGATES = re.compile(rb"%b(%b)?|%b" % (_HIGH_HALF, _LOW_HALF, _LOW_HALF))
-"""An escaped surrogate without other backslashes before it; group 1 is the second half
-of a pair."""
+"""An escaped surrogate that no other backslash precedes.
+
+Group 1 is the second half of a pair. Without it, the match is only half of a pair.
+"""
 _MESSAGE = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?")
-"""msgspec's message, and the path of the wrong value."""
+"""An error message of msgspec, split into the problem and the path of the value."""
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
-    """Return the JSON of a body; raises RequestError for the first wrong value.
+    """Decode the JSON of a body into a value of ``kind``.
 
-    Numbers and flags may be strings. The time is in proportion to the bytes: values
-    outside of ``kind`` are never built. Halves of surrogate pairs, which cut posts
-    have, become U+FFFD.
+    Numbers and flags may be written as strings. Values that ``kind`` does not have are
+    skipped and never built, so that the time is proportional to the bytes. Half of a
+    surrogate pair, as found in posts that were cut, becomes U+FFFD. Raises
+    RequestError for a body that is no JSON, or for its first wrong value.
     """
     try:
         return _decoded(body, kind)
@@ -213,7 +227,10 @@ def _wrong_value(error: msgspec.ValidationError) -> RequestError:
 
 
 def _posts(request: Request, name: str, most: int) -> Sequence[Document]:
-    """Return the documents of the field ``name``; raises RequestError."""
+    """Return the documents of the field ``name``.
+
+    Raises RequestError if there are none, more than ``most``, or unreadable ones.
+    """
     documents = getattr(request, name) or ()
     if not documents:
         problem = f"{name}: found no documents, expected at least one"
@@ -238,9 +255,10 @@ def _post(document: Any, fields: Sequence[str]) -> Document:
 
 
 def _joined(post: Mapping[str, Raw], names: Sequence[str]) -> Document:
-    """Return a document whose text consists of some fields' values.
+    """Return a document with a text that joins the values of the named fields.
 
-    Values other than strings are written as JSON. Raises ValueError.
+    A value that is not a string is written as JSON. Raises ValueError if a value
+    cannot be read.
     """
     texts = [_text_of(bytes(post[name])) for name in names if name in post]
     own_names = post.keys() & Document.__struct_fields__
@@ -256,7 +274,11 @@ def _text_of(value: bytes) -> str:
 
 
 def _check_texts(request: Request, name: str, texts: Sequence[str]) -> None:
-    """Raise RequestError for texts that the request does not allow."""
+    """Raise RequestError if a text is too long or missing by the request's own rules.
+
+    With ``truncate`` false no text may be longer than a model reads, and with
+    ``needs_text`` not all texts may be empty.
+    """
     if request.truncate is False or request.truncation is False:
         _check_length("query", request.query)
         for row, text in enumerate(texts):
@@ -278,7 +300,7 @@ def _check_length(path: str, text: str) -> None:
 
 
 def _number(post: str | dict[str, Raw], name: str) -> float:
-    """Return a number of a document, or NaN if the document lacks it."""
+    """Return the named number of a document, or NaN if the document has none."""
     if isinstance(post, str) or name not in post:
         return math.nan
     return number_of(decoded(bytes(post[name]), Any))
@@ -287,9 +309,10 @@ def _number(post: str | dict[str, Raw], name: str) -> float:
 def _first_stage(
     posts: Sequence[Document], name: str, needed: bool
 ) -> Sequence[float] | None:
-    """Return the scores of all documents, or None if there are none.
+    """Return the first-stage scores of all documents, or None if none has a score.
 
-    Raises RequestError if only some documents have one.
+    Raises RequestError if only some documents have one, or if scores are ``needed``
+    and there are none.
     """
     all_scores = [post.first_stage_score for post in posts]
     scores = [score for score in all_scores if score is not None]
@@ -311,24 +334,24 @@ def _first_stage(
 _LINK = re.compile(
     r"\[?(?:www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//|[-\w]+(?:\.[-\w]+)*\.[a-zA-Z]{2,}/)\S"
 )
-"""The beginning of a link, with or without its scheme, or of a list of links."""
+"""The beginning of a link, which may lack its scheme, or of a list of links."""
 _NO_LINK = re.compile(r"(null|\[(?:null)?\])(.*)\1", re.DOTALL)
-"""A text between links that are null or an empty list, in OpenSearch's notation."""
-_LONGEST_LINK = 8192  # Characters of a link around a text
+"""A text between two links that OpenSearch writes as null or an empty list."""
+_LONGEST_LINK = 8192  # Most characters of a link around a text
 
 
 def _split_links(posts: Sequence[Document], texts: list[str], urls: list[str]) -> None:
-    """Separate the links from the texts of posts without a URL."""
+    """Move the links around texts into ``urls``, for posts that have no URL."""
     for row, post in enumerate(posts):
         if not post.url:
             texts[row], urls[row] = between_links(post.text)
 
 
 def between_links(document: str) -> tuple[str, str]:
-    """Return text and link of ``link + text + link``.
+    """Split a document of the form ``link + text + link``, and return (text, link).
 
-    The link is "" if there is none. Several links are a list in brackets, and become
-    links separated by blanks. A text that is ``null`` or an empty list becomes "".
+    The link is "" if there is none. A list of several links in brackets becomes links
+    separated by blanks. A text that is ``null`` or an empty list becomes "".
     """
     empty = _NO_LINK.fullmatch(document)
     if empty:
@@ -345,7 +368,7 @@ def between_links(document: str) -> tuple[str, str]:
 
 
 def _link_around(document: str) -> str:
-    """Return the longest link that begins and ends a document, or ""."""
+    """Return the longest link that both begins and ends a document, or ""."""
     beginning = _LINK.match(document)
     if not beginning:
         return ""

@@ -1,4 +1,4 @@
-"""A model that is ready to answer, and the scorer of this process."""
+"""A model that is ready to answer, and the scorer that runs in this process."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Scores = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A loaded model, which ``scorer`` runs under its name."""
+    """A loaded model. Its ``scorer`` runs it under its name."""
 
     name: str
     source: Source
-    version: str  # Version of its files
+    version: str  # Identifies the content of its files
     device: str
     signals: set[str]
     reads_lists: bool  # Whether each score depends on all documents
@@ -44,19 +44,22 @@ class ServedModel:
 
     @cached_property
     def checkpoint(self) -> Model:
-        """Model in this process, without λ, for the page; loaded at the first use."""
+        """The model itself, loaded into this process at its first use.
+
+        The page needs it, because it mixes the model with a first stage by another λ.
+        """
         return self.source.load(self.device)
 
     @cached_property
     def numbers(self) -> list[str]:
-        """Names of the documents' numbers that it reads."""
+        """Names of the numbers that the model reads from documents."""
         return numbers_of(self.signals)
 
     def respond(self, request: ScoreRequest, scores: Scores) -> ScoreResponse:
-        """Return the response to a request from the model's scores [D].
+        """Return the response to a request, given the model's scores [D].
 
         :func:`tweetrerank.pipeline.service.score_response.best_first` orders the
-        documents, equal scores included.
+        documents, and decides between equal scores.
         """
         mix: Mix = "neural"
         if request.options.mix != "neural" and request.first_stage is not None:
@@ -76,9 +79,11 @@ class ServedModel:
 def load(
     name: str, source: Source, cache: int, device: str
 ) -> tuple[Model, ServedModel]:
-    """Load a model that keeps ``cache`` bytes of posts.
+    """Load a model that keeps encoded posts in up to ``cache`` bytes.
 
-    Raises RerankerError or DataError for a damaged or unsuitable one.
+    Returns the model, and its description as a served model, still without a scorer.
+    Raises RerankerError or DataError if the model is damaged or unsuitable, or if its
+    files change while they are read.
     """
     version = source.version
     tuning = tuning_of(source.folder)
@@ -102,9 +107,10 @@ def load(
 
 
 class Scorer:
-    """Scorer in this process, as for a GPU.
+    """Scores in threads of this process, as a GPU requires.
 
-    ``loaded``: name -> model, or the error of its loading.
+    ``loaded`` maps the name of each model to the loaded model, or to the error that
+    its loading raised.
     """
 
     def __init__(
@@ -122,18 +128,19 @@ class Scorer:
                 self.loaded[name] = served
 
     async def ask(self, name: str, pairs: Pairs) -> Scores:
-        """Like :meth:`score`, in a thread."""
+        """Do the work of :meth:`score` in a thread, and return its scores."""
         return await asyncio.to_thread(self.score, name, pairs)
 
     def score(self, name: str, pairs: Pairs) -> Scores:
         """Return a model's scores [P] of the pairs of one query.
 
-        Long texts are scored by their best passages. Raises RerankerError.
+        A long text gets the score of its best passage. Raises RerankerError if the
+        model cannot score the pairs.
         """
         queries = list(pairs.queries[:1]) * len(pairs.texts)
         texts = best_passages(queries, pairs.texts)
         return self._models[name].score(replace(pairs, texts=texts))
 
     def counts(self, name: str) -> Counter[str]:
-        """Return hits, misses and bytes of a model's kept posts."""
+        """Return the ``hits``, ``misses`` and ``bytes`` of a model's cache of posts."""
         return self._models[name].counts

@@ -14,25 +14,25 @@ from tweetrerank.pipeline.service.service_errors import RequestError
 from tweetrerank.rerankers.model import PROBE
 
 CHECKED = 5.0
-"""Seconds without a score after which :meth:`Queue.is_well` checks a model."""
+"""If no pair was scored for this many seconds, :meth:`Queue.is_well` tries a model."""
 LATE = "the deadline of the request is past"
-RECENT = 0.1  # Share of the last request in the mean seconds of a pair
-MOST_SLOWED = 10.0  # Bound of a request's weight in that mean, as a multiple of it
+RECENT = 0.1  # Weight of the latest request in the running mean of seconds per pair
+MOST_SLOWED = 10.0  # A request counts as at most this multiple of that mean
 
 Work = Callable[[], Coroutine[Any, Any, Scores]]
 
 
 class Scored(NamedTuple):
-    """Scores of a request's pairs, and the time that they took."""
+    """The scores of a request's pairs, and the time that they took."""
 
     scores: Scores  # [P]
-    seconds: float  # Time of the work
-    queued: float  # Seconds before it
+    seconds: float  # Seconds that the work took
+    queued: float  # Seconds that it waited before
 
 
 @dataclass
 class QueuedWork:
-    """Work of a request that waits for a scorer."""
+    """The work of a request, while it waits for a scorer."""
 
     work: Work
     size: int  # Pairs
@@ -41,10 +41,10 @@ class QueuedWork:
 
 
 class Queue:
-    """Queue for ``threads`` scorers, in the order of arrival.
+    """Queue in front of ``threads`` scorers, served in the order of arrival.
 
-    ``most_pairs`` and ``most_requests`` are limits of the work that waits or is being
-    done. All methods belong to one event loop.
+    ``most_pairs`` and ``most_requests`` limit the work that waits or is in progress.
+    All methods must be called in the same event loop.
     """
 
     def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
@@ -55,7 +55,7 @@ class Queue:
         self.requests = 0
         self._waiting = deque[QueuedWork]()
         self._tasks = set[asyncio.Task[None]]()
-        self._pair_seconds = 0.0  # Mean time of a pair
+        self._pair_seconds = 0.0  # Running mean of the time per pair
         self._last_score = time.monotonic()
 
     @property
@@ -71,9 +71,9 @@ class Queue:
     async def run(self, work: Work, size: int, deadline: float) -> Scored:
         """Return the result of ``work`` on ``size`` pairs.
 
-        ``deadline`` is on the clock of ``time.perf_counter``. Raises RequestError if
-        the queue is full, or if the deadline has passed or cannot be kept. Errors of
-        the work are raised, too.
+        ``deadline`` is a time on the clock of ``time.perf_counter``. Raises
+        RequestError if the queue is full, or if the deadline has passed or cannot be
+        met. An error that the work raises is passed on.
         """
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
@@ -91,7 +91,10 @@ class Queue:
             self.requests -= 1
 
     def _seconds_until(self, deadline: float) -> float:
-        """Return the seconds for a request; raises RequestError if they are too few."""
+        """Return the seconds that a request has left.
+
+        Raises RequestError if there are none, or fewer than the waiting work will take.
+        """
         seconds = deadline - time.perf_counter()
         if seconds <= 0:
             raise RequestError("deadline", LATE)
@@ -101,9 +104,10 @@ class Queue:
         return seconds
 
     async def is_well(self, model: ServedModel) -> bool:
-        """Whether requests are scored.
+        """Whether this queue still gets requests scored.
 
-        Without a score in the last seconds, the model scores some pairs as a check.
+        If nothing was scored in the last :data:`CHECKED` seconds, the model has to
+        score a few pairs within as many seconds.
         """
         started = time.monotonic()
         if started - self._last_score < CHECKED:
@@ -115,7 +119,10 @@ class Queue:
         return self._last_score >= started
 
     async def _enqueue(self, work: Work, size: int) -> Scored:
-        """Return the work's result; a cancellation does not stop work in progress."""
+        """Queue the work and return its result.
+
+        If the caller is cancelled, work in progress still runs to its end.
+        """
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(QueuedWork(work, size, answer))
         if len(self._tasks) < self.threads:
@@ -130,12 +137,13 @@ class Queue:
                 if not item.answer.done():  # Otherwise the client has gone
                     await self._answer(item)
         finally:
-            # Without delay: the next request starts another task.
+            # The task must leave the set at once, so that the next request starts
+            # another.
             self._tasks -= {asyncio.current_task()}
 
     async def _answer(self, item: QueuedWork) -> None:
         started = time.perf_counter()
-        # InvalidStateError: the client has gone meanwhile.
+        # InvalidStateError means that the client has gone in the meantime.
         with suppress(asyncio.InvalidStateError):
             try:
                 scores = await item.work()
@@ -146,7 +154,11 @@ class Queue:
                 item.answer.set_exception(error)
 
     def _note_speed(self, seconds: float, size: int) -> None:
-        """Update the mean time of a pair; a process that hung counts in a bound."""
+        """Update the mean time per pair.
+
+        The time of one request is bounded, so that a process that hung does not distort
+        the mean.
+        """
         self._last_score = time.monotonic()
         bound = MOST_SLOWED * self._pair_seconds or seconds
         latest = min(seconds / size, bound)

@@ -1,4 +1,4 @@
-"""The served models by name: their sources, their choice by requests, their reload."""
+"""The served models by name: where they come from, their choice, and their reload."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,14 +27,15 @@ class Models:
     """The served models by name.
 
     Args:
-        names: shipped models, or folders.
-        cache: bytes of the posts that all models keep.
-        processes: workers that score. With 0 this process scores, as for a GPU.
-        collections: their best models are served, too, under the collections' names.
-        device: device of networks.
-        challenger: another model, for comparisons alone.
+        names: names of shipped models, or paths of folders.
+        cache: bytes in which all models together may keep encoded posts.
+        processes: number of worker processes that score. With 0, or on a GPU, this
+            process scores.
+        collections: the best model of each is also served, under the collection's name.
+        device: device on which networks run.
+        challenger: name or folder of a model that is only compared with the first one.
 
-    ``numbers``: names of the documents' numbers that any of the models reads.
+    ``numbers`` has the names of all document numbers that at least one model reads.
 
     Raises:
         UsageError: two models have the same name.
@@ -71,26 +72,27 @@ class Models:
 
     @property
     def served(self) -> Mapping[str, ServedModel]:
-        """Name -> model; the first is the default."""
+        """The models that requests may choose, by name. The first is the default."""
         return {
             name: model for name, model in self._all.items() if name != self._challenger
         }
 
     @property
     def default(self) -> ServedModel:
-        """The first model."""
+        """The first model, which answers requests that need not choose one."""
         return next(iter(self._all.values()))
 
     @property
     def challenger(self) -> ServedModel | None:
-        """Model that is compared with the default one."""
+        """The model that is compared with the default one, or None."""
         return self._all.get(self._challenger)
 
     def choose(self, name: str | None, takes_any: bool) -> ServedModel:
         """Return the model of this name.
 
-        The only model needs no name. With ``takes_any`` it answers to every name.
-        Raises RequestError if there is no such model, or several and no name.
+        If only one model is served, it needs no name, and with ``takes_any`` it answers
+        to every name. Raises RequestError if no model has this name, or if there are
+        several and ``name`` is None.
         """
         served = self.served
         if name is not None and name in served:
@@ -105,10 +107,10 @@ class Models:
         raise RequestError("model", problem)
 
     def reload(self) -> None:
-        """Load the models again if a file or a collection's best model has changed.
+        """Load the models again if the files or the choice of one has changed.
 
-        The new models replace the old ones together. A damaged model is logged, and the
-        old one stays.
+        All new models replace the old ones at the same moment. If a new model is
+        damaged, the problem is logged and the old model stays.
         """
         for name, outcome in self._update().items():
             if isinstance(outcome, Exception):
@@ -117,7 +119,10 @@ class Models:
                 LOG.info("%s: %s", name, outcome)
 
     def _update(self) -> Outcomes:
-        """Load all models if one has changed; returns name -> outcome."""
+        """Load all models if one has changed.
+
+        Returns for each name what has happened to its model, or the error.
+        """
         outcomes: Outcomes = {}
         sources: dict[str, Source] = {}
         for name, find in self._find.items():
@@ -137,14 +142,17 @@ class Models:
         return outcomes | self._replace_models(scorer)
 
     def _change(self, name: str, source: Source) -> str:
-        """Return the outcome for a model if it can be loaded."""
+        """Return the outcome that a model will have if it can be loaded."""
         old = self._all.get(name)
         if old is not None and source.version == old.version:
             return UNCHANGED
         return f"loaded again from {source.folder}"
 
     def _replace_models(self, scorer: Scorer) -> Outcomes:
-        """Replace the models by those of a scorer; returns its errors by name."""
+        """Replace the models by those that a scorer has loaded.
+
+        A model that was not loaded stays as it was. Its error is returned by its name.
+        """
         models = dict(self._all)
         errors: Outcomes = {}
         for name, loaded in scorer.loaded.items():
@@ -152,7 +160,7 @@ class Models:
                 errors[name] = loaded
             else:
                 models[name] = replace(loaded, scorer=scorer)
-        # One assignment: no request sees a half of the change.
+        # This is a single assignment, so that no request sees half of the change.
         self._all = models
         numbers = {number for model in models.values() for number in model.numbers}
         self.numbers = tuple(sorted(numbers))
@@ -162,9 +170,9 @@ class Models:
 def _sources(
     names: Sequence[str], collections: Sequence[Collection]
 ) -> dict[str, FindSource]:
-    """Return name in requests -> a function that finds the model's current files.
+    """Return a function that finds a model's current files, by its name in requests.
 
-    Raises UsageError, which lists all problems.
+    Raises UsageError listing every problem with the names and folders.
     """
     sources: dict[str, FindSource] = {}
     problems: list[str] = []
@@ -191,7 +199,7 @@ def _sources(
 
 
 def _name_in_requests(name: str, folder: Path) -> str:
-    """Return a shipped model's name, or that of the folder."""
+    """Return the name of a shipped model, or else the name of the folder."""
     is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
     if is_shipped and name == folder.parent.name:
         return name

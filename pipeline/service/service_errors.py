@@ -1,4 +1,4 @@
-"""Errors of requests: their kinds, statuses and responses."""
+"""Errors that refuse requests: their kinds, HTTP statuses and responses."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -33,20 +33,21 @@ STATUS: Mapping[str, int] = {
     "unready": 503,
     "deadline": 504,
 }
-"""Kind of an error -> HTTP status. A wire format may change some."""
+"""The HTTP status for each kind of error. A wire format may override some of them."""
 
 TRANSIENT = ("overload", "rate", "unready")
-"""Kinds after which a client may try again in a second."""
+"""Kinds of errors after which a client may try again in a second."""
 
 UNREAD_BODY = ("body", "slow_body")
-"""Kinds that leave a part of the body unread, so that the connection must close."""
+"""Kinds of errors that leave a part of the body unread, so the connection must close.
+"""
 
 
 class RequestError(Exception):
-    """Failure of a request.
+    """A request is refused or has failed.
 
-    ``kind`` is a key of :data:`STATUS`. The message of a wrong value begins with the
-    path of the value.
+    ``kind`` is a key of :data:`STATUS`. If a value in the body is wrong, the message
+    begins with the path of that value.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -59,14 +60,14 @@ class RequestError(Exception):
 
 
 class ErrorFormat:
-    """Shape of error responses: ``{"error": …}``."""
+    """The shape of error responses, here ``{"error": …}``."""
 
     name: ClassVar[str] = ""
     statuses: ClassVar[Mapping[str, int]] = {}
-    """Kind of an error -> HTTP status, where it differs from :data:`STATUS`."""
+    """HTTP statuses by kind of error, where they differ from :data:`STATUS`."""
 
     def explain(self, error: RequestError, request_id: str) -> Any:
-        """Return the response's body as a value for orjson."""
+        """Return the body of the response as a value that orjson can write."""
         return {"error": error.message}
 
     def status(self, error: RequestError) -> int:

@@ -18,7 +18,7 @@ from tweetrerank.rerankers.text.words import MAX_CHARACTERS
 
 
 class Information:
-    """Endpoints that describe a service."""
+    """The endpoints that describe a service."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -40,15 +40,15 @@ class Information:
         ]
 
     async def health(self, request: Request) -> Response:
-        """Return 200 if requests are scored, else 503."""
+        """Return status 200 if requests still get scored, else 503."""
         return _status(await self.service.queue.is_well(self.models.default))
 
     def ready(self, request: Request) -> Response:
-        """Return 200 if the queue has room, else 503."""
+        """Return status 200 if the queue has room for a request, else 503."""
         return _status(not self.service.queue.is_full)
 
     def metrics(self, request: Request) -> Response:
-        """Return the metrics in Prometheus' form."""
+        """Return the metrics in Prometheus' text format."""
         queued = self.service.queue.queued
         content = self.service.metrics.text(queued, self.models.served.values())
         return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -80,12 +80,15 @@ class Information:
         return JSONResponse(content)
 
     def list_models(self, request: Request) -> Response:
-        """Return the list of models."""
+        """Return the list of served models."""
         models = [_described(model) for model in self.models.served.values()]
         return JSONResponse({"object": "list", "data": models})
 
     def model(self, request: Request) -> Response:
-        """Return one model."""
+        """Return the model that the path names.
+
+        Raises RequestError if there is no such model.
+        """
         request.state.format = RERANK
         model = self.models.choose(request.path_params["id"], takes_any=False)
         return JSONResponse(_described(model))
@@ -109,7 +112,11 @@ def _status(is_well: bool) -> Response:
 
 
 def openapi(needs_key: bool) -> dict[str, Any]:
-    """Return the OpenAPI description; its schemas are those of ``score_request.py``."""
+    """Return the OpenAPI description of the service.
+
+    Its schemas correspond to the structs in ``score_request.py``. Without
+    ``needs_key`` it does not mention keys.
+    """
     path = Path(__file__).parent / "openapi.json"
     description: dict[str, Any] = json.loads(path.read_text("utf-8"))
     description["info"]["version"] = version("tweetrerank")

@@ -1,4 +1,4 @@
-"""Middleware around every request: its id, access, log line and metrics."""
+"""Middleware around every request, for its id, access checks, log line and metrics."""
 
 import hashlib
 import hmac
@@ -19,28 +19,29 @@ from tweetrerank.pipeline.service.rerank_service import Service
 from tweetrerank.pipeline.service.service_errors import RequestError
 
 MOST_HEADERS = 200
-MOST_CLIENTS = 10_000  # Clients whose requests are counted
+MOST_CLIENTS = 10_000  # Clients whose request rate is tracked
 
 PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
-"""Paths whose successful responses are not logged."""
+"""Paths of which successful requests are not logged."""
 PUBLIC = PROBES | {"/", "/page.css", "/page.js", "/openapi.json"}
 """Paths that need no key."""
 MODEL_PATHS = "/v1/models/"
 
 EXPOSED_HEADERS = ("x-request-id", "x-mix", "x-model", "x-search-id", "retry-after")
-"""Response headers that pages of other sites may read."""
+"""Response headers that the pages of other sites may read."""
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-"""The header ``traceparent`` of W3C Trace Context, which the proxy passes on."""
+"""Form of the header ``traceparent`` of W3C Trace Context. The proxy passes it on."""
 _PORT = re.compile(r":\d*$")
 
 
 class ServiceMiddleware:
-    """Middleware of an application.
+    """Middleware that admits, logs and counts the requests to an application.
 
-    ``own_paths``: paths of the service itself, which need a key and allow other sites'
-    pages; None means all. The others are the engine's.
+    ``own_paths`` are the paths of the service itself, or None if all paths are its
+    own. Only these check the service's keys and let pages of other sites call them;
+    all other paths belong to the engine.
     """
 
     def __init__(
@@ -93,7 +94,10 @@ class ServiceMiddleware:
                 self.service.metrics.request(record)
 
     def _app_for(self, scope: Scope, record: Record) -> ASGIApp:
-        """Return the application for an admitted request; raises RequestError."""
+        """Return the application that handles a request.
+
+        Raises RequestError if the request may not be admitted.
+        """
         headers = Headers(scope=scope)
         is_own = self._is_own(scope["path"])
         if len(headers) > MOST_HEADERS:
@@ -114,16 +118,16 @@ class ServiceMiddleware:
 
     def _is_public(self, record: Record, headers: Headers) -> bool:
         """Whether a request to one of the service's own paths needs no key."""
-        # The path of the page is one of scores, too.
+        # The path of the page also takes requests for scores, which do need a key.
         if record.path in PUBLIC and (record.path, record.method) != ("/", "POST"):
             return True
-        # A preflight has no key.
+        # Browsers send a preflight request without a key.
         asks_for_origin = "access-control-request-method" in headers
         has_origins = bool(self._limits.origins)
         return record.method == "OPTIONS" and asks_for_origin and has_origins
 
     def _check_host(self, headers: Headers) -> None:
-        """Raise RequestError for a name in the header Host that is not allowed."""
+        """Raise RequestError if the header Host has a name that is not allowed."""
         allowed = self._limits.hosts
         host = _PORT.sub("", headers.get("host", "").lower())
         if not host or not allowed:
@@ -134,9 +138,10 @@ class ServiceMiddleware:
             raise RequestError("host", f"{problem}; name others by --allow-host")
 
     def _check_rate(self, record: Record) -> None:
-        """Raise RequestError if a client sends requests too often.
+        """Raise RequestError if a client exceeds its number of requests per second.
 
-        Each request takes a token from the client's bucket, which fills by the rate.
+        Each request takes a token from the client's bucket. The bucket holds as many
+        tokens as the rate allows in a second, and is refilled at that rate.
         """
         rate = self._limits.rate
         if not rate or record.path in PROBES:
@@ -156,7 +161,7 @@ class ServiceMiddleware:
 
 
 def _record_of(scope: Scope) -> Record:
-    """Return the record of a request that has just arrived."""
+    """Start the record of a request that has just arrived."""
     headers = Headers(scope=scope)
     request_id = headers.get("x-request-id", "")
     if not _REQUEST_ID.fullmatch(request_id):
@@ -172,9 +177,9 @@ def _record_of(scope: Scope) -> Record:
 
 
 def _has_key(headers: Headers, keys: Sequence[str]) -> bool:
-    """Whether a request has one of the keys."""
+    """Whether a request's Authorization header holds one of the keys."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     key = credentials.strip().encode("latin-1", errors="replace")
-    # A comparison with all keys takes the same time for each of them.
+    # Every key is compared, so that the time does not tell which one has matched.
     matches = [hmac.compare_digest(key, valid_key.encode()) for valid_key in keys]
     return scheme.lower() == "bearer" and any(matches)

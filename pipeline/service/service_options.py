@@ -1,4 +1,4 @@
-"""Options of the service, and their defaults from its collections."""
+"""Options of the service, and the defaults that its collections give them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tweetrerank.pipeline.collections.collection import Collection
 
 DEFAULT_CHECKPOINT = "window"
-# Addresses that only this machine reaches
+# Addresses that only programs on this machine can reach
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -34,7 +34,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def renamed(text: str) -> tuple[tuple[str, str], ...]:
-    """Parse pairs of ``NAME=FIELD,…``; the field of a NAME alone has the same name."""
+    """Parse ``NAME=FIELD,…`` into (name, field) pairs.
+
+    A NAME without a FIELD stands for the field of the same name.
+    """
     pairs = []
     for item in text.split(","):
         name, _, field = item.strip().partition("=")
@@ -47,7 +50,7 @@ def renamed(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def port(text: str) -> int:
-    """Parse a port; 0 is any free one."""
+    """Parse the number of a port. 0 stands for any free port."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise ValueError(
             f"found {text!r}, expected a port from 0 (any free one) to 65535"
@@ -56,7 +59,7 @@ def port(text: str) -> int:
 
 
 def index_pattern(text: str) -> str:
-    """Parse the name of an index, or a pattern of names."""
+    """Parse the name of an index, or a pattern of such names."""
     is_reserved = text[:1] in ("", ".", "_", "-", "+", "<")
     if is_reserved or any(character in text for character in " ,/?#"):
         raise ValueError(
@@ -67,7 +70,7 @@ def index_pattern(text: str) -> str:
 
 
 def host_name(text: str) -> str:
-    """Parse a name in the header Host, without a port, or ``*.example.com``."""
+    """Parse a name as in the header Host but without a port, or ``*.example.com``."""
     name = text.lower()
     if not re.fullmatch(r"(\*\.)?[^*\s/:\[\]]+|\[[0-9a-f:.]+\]", name):
         raise ValueError(
@@ -77,7 +80,10 @@ def host_name(text: str) -> str:
 
 
 def origin(text: str) -> str:
-    """Parse ``*``, or an origin without a path; browsers send it in lower case."""
+    """Parse ``*`` or an origin, which has no path.
+
+    The result is in lower case, as browsers send it.
+    """
     name = text.lower()
     if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+", name):
         raise ValueError(
@@ -92,7 +98,7 @@ SIZE: Any = {"parse": size, "metavar": "SIZE"}
 
 @dataclass(frozen=True)
 class Options:
-    """Models, collection, engine, address and limits."""
+    """Models, collections, engine, address and limits."""
 
     checkpoint: tuple[str, ...] = option(
         "model to serve, by its name or its folder (default: "
@@ -258,7 +264,7 @@ class Options:
 
 
 class _Need(NamedTuple):
-    """Options that have no effect without another one."""
+    """Options that have no effect without another option."""
 
     names: Sequence[str]
     needed: Any  # The other option, or the collections; empty if it is missing
@@ -266,10 +272,11 @@ class _Need(NamedTuple):
 
 
 def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
-    """Return the options with the engine and the indexes of the collections.
+    """Return the options, completed with the engine and indexes of the collections.
 
-    Options that name an engine or indexes take precedence. UsageError: the collections
-    have different engines, or options lack the one that they need.
+    Options that already name an engine or indexes stay as they are. Raises UsageError
+    if the collections have different engines, if an option lacks another one that it
+    needs, or if no index is known for an engine.
     """
     engines = [collection.engine for collection in collections if collection.engine]
     if options.engine is None and engines:

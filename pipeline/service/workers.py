@@ -1,8 +1,8 @@
-"""Processes that score.
+"""Worker processes that score.
 
-Python's lock leaves threads little to gain. One process loads the models, and each
-worker is forked from it. So they share its memory, and have the same models whatever
-happens to the folders.
+Threads would gain little because of Python's global lock. One process loads the
+models, and each worker is forked from it. So the workers share its memory, and they
+have the same models whatever happens to the folders of the models.
 """
 
 import asyncio
@@ -38,15 +38,20 @@ from tweetrerank.rerankers import devices
 from tweetrerank.rerankers.pairs import Pairs
 
 CONTEXT = multiprocessing.get_context("forkserver")
-"""A process with threads, such as a service, cannot be forked safely."""
+"""Starts processes from a server process that has no threads.
+
+The service itself has threads, so it cannot be forked safely.
+"""
 
 ANSWER = 20.0
-"""Seconds for the scores of a request, which take milliseconds. Then its worker is
-replaced."""
-LOADING = 120.0  # Seconds for loading all models
+"""Seconds until a worker must answer; after that it is replaced.
+
+Scores usually take milliseconds.
+"""
+LOADING = 120.0  # Seconds in which all models must be loaded
 SHORTEST_PAUSE = 0.25  # Seconds before the second restart of a worker
-LONGEST_PAUSE = 30.0  # Seconds before a restart, if a worker dies again and again
-BRIEF = 1.0  # Seconds of a pause that a request waits for
+LONGEST_PAUSE = 30.0  # Seconds before a restart if a worker keeps dying
+BRIEF = 1.0  # Seconds left of a pause for which a request still waits
 TRIM = 5.0  # Seconds between two returns of free memory to the system
 PR_SET_PDEATHSIG = 1  # See prctl(2)
 
@@ -58,16 +63,16 @@ class Worker:
     connection: Connection
     pid: int
     counts: dict[str, Counter[str]] = field(default_factory=dict)
-    """Model -> hits, misses and bytes, from the last answer."""
-    pause: float = 0.0  # Seconds before the next start, if it dies again
+    """For each model the hits, misses and bytes of its cache, as of the last answer."""
+    pause: float = 0.0  # Seconds before the next start if it dies again
     next_start: float = 0.0  # On the clock of time.monotonic
 
 
 class Workers(Scorer):
-    """Scorer in several processes, which are forked from one that loads the models.
+    """Scores in several processes, forked from one process that loads the models.
 
-    ``cache``: bytes of the posts that all processes keep. Raises OSError if a process
-    cannot be started.
+    ``cache`` is the number of bytes in which all processes together may keep the posts
+    of a model. Raises OSError if a process cannot be started.
     """
 
     def __init__(
@@ -82,15 +87,17 @@ class Workers(Scorer):
         for _ in range(processes):
             connection, pid = self.fork()
             self._workers.append(Worker(connection, pid))
-        # The last one to be free, which has kept the most posts, comes first.
+        # The worker that became free last is used first, as it has cached most posts.
         self._free = asyncio.LifoQueue[Worker]()
         for worker in reversed(self._workers):
             self._free.put_nowait(worker)
 
     async def ask(self, name: str, pairs: Pairs) -> Scores:
-        """Like :meth:`Scorer.ask`, in a worker.
+        """Score the pairs in a worker, and return the scores [P].
 
-        A dead or hung worker is replaced once; a second failure raises RequestError.
+        Waits until a worker is free. If the worker dies or hangs, it is replaced and
+        asked again. Raises RequestError if that fails too, or the error that the model
+        raised.
         """
         worker = await self._free.get()
         try:
@@ -101,12 +108,16 @@ class Workers(Scorer):
             try:
                 raise answer
             finally:
-                # Otherwise its traceback keeps this scorer, and so its processes.
+                # Otherwise its traceback would keep this scorer and its processes
+                # alive.
                 del answer
         return np.asarray(answer)
 
     async def _answer_of(self, worker: Worker, name: str, pairs: Pairs) -> Any:
-        """Return the scores or an error of the model."""
+        """Return the scores, or an error that the model has raised.
+
+        Raises RequestError if the worker has failed twice.
+        """
         for _ in range(2):
             try:
                 answer, counts = await _exchange(worker.connection, name, pairs)
@@ -126,14 +137,15 @@ class Workers(Scorer):
         raise RequestError("unready", problem)
 
     def counts(self, name: str) -> Counter[str]:
-        """Like :meth:`Scorer.counts`, summed over the workers."""
+        """Return the counts of a model's cache, summed over the workers."""
         counts = [worker.counts.get(name, Counter()) for worker in self._workers]
         return sum(counts, Counter())
 
     def fork(self) -> tuple[Connection, int]:
-        """Start a process that scores; returns the connection to it, and its id.
+        """Start a process that scores; return the connection to it and its process id.
 
-        Raises OSError if the process with the models dies.
+        If the process that holds the models has died, another one is started. Raises
+        OSError if that one dies as well.
         """
         with self._lock:
             for _ in range(2):
@@ -157,7 +169,8 @@ class Workers(Scorer):
     def _load(self) -> None:
         """Start the process that loads the models.
 
-        Raises OSError, also if a model has changed since the first start.
+        Raises OSError if it dies or takes too long, or if a model has changed since the
+        first start.
         """
         self._template, theirs = _pipe(LOADING)
         CONTEXT.Process(
@@ -167,8 +180,8 @@ class Workers(Scorer):
             daemon=True,
         ).start()
         theirs.close()
-        # It ends when our end of the pipe is closed. multiprocessing waits for it when
-        # this process exits, so the end must be closed before.
+        # The process ends when our end of the pipe is closed. When this process exits,
+        # multiprocessing waits for it, so our end must be closed before.
         self._end = Finalize(self, self._template.close, exitpriority=1)
         try:
             loaded = self._template.recv()
@@ -183,7 +196,7 @@ class Workers(Scorer):
         self.loaded = self.loaded or loaded
 
     def _change_in(self, loaded: Mapping[str, ServedModel | Exception]) -> str:
-        """Return the problem with models that were loaded again, if there is any."""
+        """Return the problem if a model that was loaded again has changed, else ""."""
         for name, old in self.loaded.items():
             if isinstance(old, ServedModel) and loaded[name] != old:
                 change = f"it has changed ({loaded[name]})"
@@ -191,7 +204,10 @@ class Workers(Scorer):
         return ""
 
     def _replace(self, worker: Worker, is_late: bool) -> None:
-        """Start another process for a worker; raises RequestError if that fails."""
+        """Start another process for a worker that has died or hangs.
+
+        Raises RequestError if no process can be started, or not soon enough.
+        """
         # A late answer must not become that of another request.
         if not worker.connection.closed:
             with suppress(ProcessLookupError):
@@ -215,8 +231,9 @@ class Workers(Scorer):
 async def _exchange(connection: Connection, name: str, pairs: Pairs) -> Any:
     """Return a worker's answer to a request.
 
-    The event loop waits for it: a thread would wait for Python's lock, too. Raises
-    OSError, also if the answer is late.
+    The event loop waits for the answer, as a thread would also have to wait for
+    Python's lock. Raises EOFError if the worker has died, or OSError if the connection
+    fails or the answer is late.
     """
     size = 4 * sum(map(len, pairs.texts))
     await apart(size, partial(connection.send, (name, pairs)))
@@ -232,9 +249,10 @@ async def _exchange(connection: Connection, name: str, pairs: Pairs) -> Any:
 
 
 def _pipe(seconds: float) -> tuple[Connection, Connection]:
-    """Return two connected ends.
+    """Return the two ends of a new pipe.
 
-    At the first one, each part of a message that does not pass in time is an OSError.
+    Reading from or writing to the first end raises OSError if a part of a message does
+    not pass within ``seconds``.
     """
     ours, theirs = socket.socketpair()
     timeout = struct.pack("ll", int(seconds), 0)
@@ -244,7 +262,7 @@ def _pipe(seconds: float) -> tuple[Connection, Connection]:
 
 
 def return_free_memory() -> None:
-    """Return free memory to the system, if the C library can."""
+    """Return free memory to the system if the C library can do that."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
@@ -253,18 +271,20 @@ def return_free_memory() -> None:
 def hold_models(
     connection: Connection, sources: Mapping[str, Source], cache: int
 ) -> None:
-    """Load models, and fork a worker for each handle that arrives.
+    """Load the models, and fork a worker for each handle that arrives.
 
-    This is the work of the first process.
+    The process that holds the models runs this function. It sends back the loaded
+    models first, and then the process id of each worker.
     """
-    # These signals are for the service, which ends this process after use.
+    # These signals are meant for the service, which ends this process itself.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
     log_by(logging.StreamHandler())
     devices.set_threads(1)
-    with suppress(EOFError, OSError):  # The service has ended
+    with suppress(EOFError, OSError):  # Raised when the service has ended
         scorer = Scorer(sources, cache)
-        # Garbage collection need not visit loaded models, nor copy their pages.
+        # Loaded models are exempt from garbage collection, which would make each worker
+        # copy their pages.
         gc.collect()
         gc.freeze()
         connection.send(scorer.loaded)
@@ -282,16 +302,16 @@ def hold_models(
 
 
 def answer_requests(connection: Connection, scorer: Scorer) -> None:
-    """Answer requests until the other end is closed: the work of a worker."""
+    """Answer requests until the other end of the pipe is closed. Workers run this."""
     trimmed = time.monotonic()
-    # A worker dies with the process that it was forked from, even during work.
+    # A worker is killed when the process that it was forked from ends, even at work.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
         name, pairs = connection.recv()
         try:
             answer: Any = scorer.score(name, pairs)
         except Exception as error:
-            # Pickling loses the traceback.
+            # Pickling an error loses its traceback.
             error.add_note(traceback.format_exc())
             answer = error
         connection.send((answer, scorer.counts(name)))

@@ -1,7 +1,7 @@
-"""Parts of ``scripts/benchmark.py``.
+"""The parts that ``scripts/benchmark.py`` can measure.
 
-Each part is a module ``measure_PART``; its function ``measure`` returns the rows of a
-table.
+Each part is a module ``measure_PART`` with a function ``measure``, which yields the
+rows of a table.
 """
 
 from dataclasses import dataclass

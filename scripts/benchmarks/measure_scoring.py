@@ -1,4 +1,4 @@
-"""Speed of MP-HCNN's forward passes."""
+"""Measures the speed of MP-HCNN's forward passes."""
 
 import copy
 import time
@@ -26,18 +26,21 @@ from tweetrerank.rerankers.networks.network import (
 
 Scores = npt.NDArray[np.float32]  # [P]
 
-PLAIN = "own forward pass"  # On the CPU, like the fast one
+PLAIN = "own forward pass"  # Runs on the CPU, like the fast one
 
 
 class Measurement(NamedTuple):
-    """Scores of all pairs and the time of their computation."""
+    """The scores of all pairs, and the seconds that they took."""
 
     seconds: float
     scores: Scores
 
 
 def measure(options: Options) -> Iterator[Row]:
-    """Pairs/s of tokenized texts by each way; prints the differences of the scores."""
+    """Yield the pairs scored per second in each way, once texts are tokenized.
+
+    Also prints how far the scores of each way differ from the plain forward pass.
+    """
     pairs = candidates_of(options).pairs()
     pairs = pairs.take(np.arange(min(options.pairs, len(pairs))))
     folder = default_directory("mp_hcnn", options.collection)
@@ -66,7 +69,7 @@ def measure(options: Options) -> Iterator[Row]:
 
 
 def timed(scorer: Callable[[], Scores]) -> Measurement:
-    """Call a scorer and measure its time."""
+    """Call a scorer, and measure how long it takes."""
     started = time.perf_counter()
     scores = scorer()
     return Measurement(time.perf_counter() - started, scores)
@@ -76,7 +79,10 @@ def speed_up(
     rounds: list[Measurement],
     reference: list[Measurement],
 ) -> float:
-    """Median over the rounds of the reference's time divided by a scorer's."""
+    """Return how many times faster a scorer is than the reference.
+
+    This is the median of the ratios in each round.
+    """
     ratios = []
     for measured, base in zip(rounds, reference, strict=True):
         ratios.append(base.seconds / measured.seconds)
@@ -84,7 +90,7 @@ def speed_up(
 
 
 def plain_scores(model: Reranker, tokenized: Tokenized) -> Scores:
-    """Scores [P] by the model's forward pass, batch by batch."""
+    """Return the scores [P] by the model's own forward pass, computed in batches."""
     scores = np.zeros(len(tokenized.query_index), dtype=np.float32)
     with torch.inference_mode():
         for rows in batches_of(tokenized, BATCH_SIZE):

@@ -1,4 +1,4 @@
-"""Time and memory of the process ``python -m pipeline.search``."""
+"""Measures the time and memory of the process ``python -m pipeline.search``."""
 
 import json
 import subprocess
@@ -24,23 +24,25 @@ peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 unit = 2 ** (20 if sys.platform == "darwin" else 10)
 print(json.dumps([status, seconds, peak / unit]))
 """
-"""Program of a small process that starts and measures another one.
+"""A program that starts and measures another process.
 
-The peak memory of a process includes its parent's at the time of the start.
+It runs in a small process of its own, because the peak memory of a process includes
+the memory that its parent used when it started it.
 """
 
 
 class Usage(NamedTuple):
-    """Resources of a process."""
+    """The resources that a process has used."""
 
     seconds: float
     peak: float  # MiB of memory
 
 
 def measure(options: Options) -> Iterator[Row]:
-    """Seconds and peak MiB of each search.
+    """Yield the seconds and the peak memory, in MiB, of each search.
 
-    One more round, the first, builds a missing index and fills caches.
+    An additional first round, which is not counted, builds a missing index and fills
+    caches.
     """
     common = ["-m", "pipeline.search", "--topics", options.collection, "--show=none"]
     common += ["--device", options.device]
@@ -59,7 +61,10 @@ def measure(options: Options) -> Iterator[Row]:
 
 
 def usage_of(arguments: Sequence[str]) -> Usage:
-    """Resources of a Python process; DataError if it fails."""
+    """Run Python with these arguments, and return the resources that it has used.
+
+    Raises DataError if the process fails.
+    """
     command = [sys.executable, "-S", "-c", MEASURED, sys.executable]
     command += arguments
     process = subprocess.run(

@@ -1,4 +1,4 @@
-"""Latency, load and overload of the rerank service."""
+"""Measures the latency, load and overload of the rerank service."""
 
 import http.client
 import re
@@ -22,7 +22,7 @@ from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.service.rerank_service import pairs_of
 from tweetrerank.pipeline.service.score_request import read_request
 
-CACHED_REQUESTS = 100  # Number of requests whose posts all fit the cache
+CACHED_REQUESTS = 100  # So few requests that all of their posts fit into the cache
 CLIENTS = 16  # Clients at the same time
 OVERLOAD = 64  # Clients at the same time, more than the service is made for
 SECONDS = 10
@@ -30,22 +30,22 @@ MINUTE = 60
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 
-Times = dict[int, list[float]]  # Status -> milliseconds of responses
+Times = dict[int, list[float]]  # Milliseconds of the responses, by status
 
 
 def measure(options: Options) -> Iterator[Row]:
-    """Start, latency, throughput, overload and memory."""
+    """Yield the start, latency, throughput, overload and memory of the service."""
     single, load = workload.SINGLE, workload.LOAD
     small = requests(options, load)[:CACHED_REQUESTS]
     large = requests(options, 1000)
     in_process = in_process_rate(small)
     started = time.perf_counter()
-    # Clients in this process would be delayed by its other work.
+    # Clients run in another process, as the work of this one would delay them.
     with serving() as (pid, port), ProcessPoolExecutor(1, get_context("spawn")) as pool:
         send(port, [b"{}"], 1, 0)
         start = time.perf_counter() - started
         yield "service, from its start to a response", f"{start:.1f} s"
-        # A service in use has common words in its cache.
+        # These requests fill the cache with common words, as in a service in use.
         send(port, large[single : single + 4], 1, 0)
         yield from single_requests(port, "100", small[:single])
         yield from single_requests(port, "1,000", large[:single])
@@ -72,7 +72,7 @@ def single_requests(
     size: str,
     bodies: Sequence[bytes],
 ) -> Iterator[Row]:
-    """Latency of one client's requests, and of the same requests again."""
+    """Yield the latency of one client's requests, and then of the same ones again."""
     for posts in ("new posts", "posts of an earlier request"):
         times = send(port, bodies, 1, 0)
         yield f"service, one request of {size}, {posts}: median", latency(times)
@@ -84,9 +84,10 @@ def send(
     clients: int,
     seconds: float,
 ) -> Times:
-    """Times of the responses to clients, each with one connection.
+    """Send requests, and return the times of the responses in milliseconds.
 
-    Several clients repeat the bodies for some seconds; a single one sends each once.
+    Each client has one connection. Several clients repeat the bodies for ``seconds``;
+    a single client sends each body once.
     """
     times: Times = defaultdict(list)
     repeats = clients > 1
@@ -111,7 +112,10 @@ def send(
 
 @contextmanager
 def serving() -> Iterator[tuple[int, int]]:
-    """A service in another process; yields its process id and its port."""
+    """Run a service in another process, and yield its process id and its port.
+
+    Raises DataError if the service does not start.
+    """
     arguments = ["-m", "pipeline.serve", f"--checkpoint={workload.MODEL}"]
     arguments += ["--port=0", f"--cache={workload.CACHE}"]
     with subprocess.Popen(
@@ -133,7 +137,10 @@ def serving() -> Iterator[tuple[int, int]]:
 
 
 def memory(pid: int) -> float:
-    """MiB of a process and its descendants; shared pages count once."""
+    """Return the memory in MiB of a process and its descendants.
+
+    Memory that they share counts once.
+    """
     folder = Path(f"/proc/{pid}")
     children = (folder / f"task/{pid}/children").read_text(encoding="ascii").split()
     rollup = (folder / "smaps_rollup").read_text(encoding="ascii")
@@ -142,7 +149,11 @@ def memory(pid: int) -> float:
 
 
 def latency(times: Times) -> str:
-    """Median and high quantiles of successful responses, and the number of errors."""
+    """Describe the times of responses.
+
+    The text has the median and two high quantiles of the successful responses, and the
+    number of errors if there are any.
+    """
     milliseconds = times[200]
     p95 = np.quantile(milliseconds, 0.95)
     p99 = np.quantile(milliseconds, 0.99)
@@ -152,7 +163,10 @@ def latency(times: Times) -> str:
 
 
 def in_process_rate(bodies: Sequence[bytes]) -> float:
-    """Pairs/s of the service's scorer on all cores, for known posts."""
+    """Return how many pairs of known posts per second are scored in this process.
+
+    The service's trees score on all cores, without any HTTP.
+    """
     model, trees = served_model()
     pairs = []
     for body in bodies:

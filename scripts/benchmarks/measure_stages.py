@@ -1,4 +1,4 @@
-"""CPU time of the stages of a request."""
+"""Measures the CPU time of each stage of a request."""
 
 import time
 from collections import defaultdict
@@ -20,14 +20,15 @@ from tweetrerank.pipeline.service.scorer import ServedModel
 from tweetrerank.rerankers import devices, features
 from tweetrerank.rerankers.trees.boosting import Trees
 
-WARM_UP = 5  # Requests before the measured ones
+WARM_UP = 5  # Requests before the ones that count
 
 
 def measure(options: Options) -> Iterator[Row]:
-    """Median milliseconds of CPU time of each stage and of their sum, on one core.
+    """Yield the median CPU time of each stage and of all stages, on one core.
 
-    The posts are new in the first request and known in a second one with another query.
-    If several families of features share a computation, the first one pays for it.
+    Each request is followed by one with the same posts and another query, so that posts
+    are new in the first request and known in the second. If families of features share
+    a computation, the first family is charged for it.
     """
     model, trees = served_model()
     devices.set_threads(1)
@@ -52,7 +53,10 @@ def stages_of(
     trees: Trees,
     body: bytes,
 ) -> dict[str, float]:
-    """CPU seconds of each stage of a request in TEI's form, in order."""
+    """Return the CPU seconds of each stage of a request in TEI's format.
+
+    Raises RuntimeError if the scores differ from those of the service.
+    """
     watch = Stopwatch(time.process_time)
     request = read_request(body, workload.LOAD)
     pairs, _ = pairs_of(request, model, in_order=True)
@@ -64,7 +68,7 @@ def stages_of(
         trees.recent,
     )
     candidates = lists.candidates(lists.rows[0])
-    candidates.tokens  # noqa: B018  Computed at the first use.
+    candidates.tokens  # noqa: B018  The tokens are computed at their first use.
     watch.stop("cut the posts into words")
     columns: list[Any] = []
     for family in trees.families:

@@ -1,4 +1,4 @@
-"""Candidates, requests and the served model that several parts measure."""
+"""The candidates, requests and served model that several parts use."""
 
 import json
 from collections import defaultdict
@@ -16,17 +16,21 @@ from tweetrerank.pipeline.service.scorer import ServedModel
 from tweetrerank.pipeline.service.served_models import Models
 from tweetrerank.rerankers.trees.boosting import Trees
 
-Row = tuple[str, str]  # Title and figure
+Row = tuple[str, str]  # (title, figure)
 
 MODEL = "window"  # The service's default
 CACHE = 1_000_000_000  # Bytes of the service's cache
-LOAD = 100  # Documents of a request
-SINGLE = 40  # Measured requests of one client, of each size
+LOAD = 100  # Documents in a request
+SINGLE = 40  # Number of measured requests of one client, for each size
 
 
 @cache
 def candidates_of(options: Options) -> Candidates:
-    """All candidates of the official query-likelihood run or of the default search."""
+    """Return the candidates of all topics of a collection.
+
+    They come from the official query-likelihood run if there is one, and otherwise from
+    the default search.
+    """
     source = open_collection(options.collection, data=options.data)
     method = "ql" if "ql" in source.runs else None
     return retriever_for(source, method).search(source.topics)
@@ -36,9 +40,10 @@ def in_turn(
     ways: Mapping[str, Callable[[], Any]],
     rounds: int,
 ) -> dict[str, list[Any]]:
-    """Results of each way by round.
+    """Return the results of each way, one for each round.
 
-    The ways take turns, so that a slow phase of the machine affects all of them.
+    The ways take turns in each round, so that a slow phase of the machine affects all
+    of them.
     """
     results = defaultdict(list)
     for _ in range(rounds):
@@ -52,9 +57,10 @@ def requests(
     documents: int,
     suffix: str = "",
 ) -> list[bytes]:
-    """Bodies in TEI's form.
+    """Return the bodies of requests in TEI's format.
 
-    Their posts are distinct as far as the candidates suffice, and in random order.
+    The posts are distinct and in random order. If there are fewer candidates than
+    ``documents``, one request has all of them. ``suffix`` is added to each query.
     """
     candidates = candidates_of(options)
     posts: list[Any] = []
@@ -79,6 +85,6 @@ def requests(
 
 
 def served_model() -> tuple[ServedModel, Trees]:
-    """The service's model, and its trees with a cache."""
+    """Return the model that the service would load, and its trees with a cache."""
     model = Models([MODEL], CACHE).default
     return model, cast(Trees, model.checkpoint.remembering(CACHE))

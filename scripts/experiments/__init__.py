@@ -1,1 +1,1 @@
-"""Experiments on the papers' collections: cells, systems, tables and figures."""
+"""Experiments on the collections of the papers: cells, systems, tables and figures."""

@@ -1,4 +1,4 @@
-"""Measures that a table adds to the results of its cells."""
+"""Measures that some tables add to the results of their cells."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ def with_measures(
     results: Sequence[Result],
     measures_of: Callable[[Result], dict[str, float]],
 ) -> list[Result]:
-    """The results with additional measures."""
+    """Return the results with additional measures."""
     return [
         replace(result, measures=result.measures | measures_of(result))
         for result in results
@@ -35,7 +35,10 @@ def sizes(
     results: Sequence[Result],
     setup: Setup,
 ) -> list[Result]:
-    """Sizes of the collections, counted over the official run, as measures."""
+    """Return the results with the sizes of the collections as their measures.
+
+    The sizes are counted over the official query-likelihood run.
+    """
     vocabulary = set(read_vectors(default_vectors(setup.data)).words)
     return [
         replace(result, measures=_sizes(result, setup, vocabulary))
@@ -77,10 +80,11 @@ def _sizes(
 def clean_questions(
     table: Table, results: Sequence[Result], setup: Setup
 ) -> list[Result]:
-    """The results, and those of the same runs on the clean questions alone.
+    """Return the results, and those of the same runs on the clean questions alone.
 
-    The other questions change neither training nor the choice of the epoch: any ranking
-    of theirs has the same measures.
+    Clean questions need no training of their own. The questions that they leave out
+    change neither the training nor the choice of the epoch, because every ranking of
+    their answers has the same measures.
     """
     extended = list(results)
     for result in results:
@@ -100,7 +104,11 @@ def importances(
     results: Sequence[Result],
     setup: Setup,
 ) -> list[Result]:
-    """The results with the importance of the feature family that each one lacks."""
+    """Return the results with the importance of the feature family that each row lacks.
+
+    The importance is the family's share in the trees of the first row, which has all
+    families.
+    """
     complete = table.systems[0].name
     importance_of: dict[tuple[str, int], dict[str, float]] = {}
     for result in results:

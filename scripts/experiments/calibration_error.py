@@ -1,4 +1,4 @@
-"""Margins of gains and errors of probabilities, for the forms of ``left_out.py``."""
+"""Error margins of gains, and calibration errors, for the forms of ``left_out.py``."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,7 +14,7 @@ from tweetrerank.pipeline.evaluation.measures import evaluate
 from tweetrerank.pipeline.ranking.interpolation import Calibration
 from tweetrerank.pipeline.training.cross_validation import calibrate
 
-BINS = 10  # Equal parts of [0, 1]
+BINS = 10  # Number of equal parts of [0, 1]
 
 
 def calibration(
@@ -22,9 +22,9 @@ def calibration(
     results: Sequence[Result],
     setup: Setup,
 ) -> list[Result]:
-    """The results with a margin of error; models have their calibration error, too.
+    """Return the results with a margin of error, and for models a calibration error.
 
-    Models are calibrated on the other collections.
+    A model is calibrated on all collections except the one that it is measured on.
     """
     rankings = {result.cell: setup.judged(result.cell) for result in results}
     ranking_of_form = {}
@@ -56,9 +56,10 @@ def calibration(
 
 
 def margin(ranking: Judged, first: Judged | None) -> float:
-    """Half of the 95 % interval of the mean gain in AP over the first stage.
+    """Return half the width of the 95 % interval of the mean gain in AP.
 
-    Without a first stage, that of the mean AP. Normal approximation over topics.
+    The gain is over the ranking ``first``. If that is None, the interval is that of the
+    mean AP itself. It is a normal approximation over topics.
     """
     run, qrels = ranking
     base_run = first[0] if first else {}
@@ -69,14 +70,14 @@ def margin(ranking: Judged, first: Judged | None) -> float:
 
 
 def first_stage_of(form: str) -> str | None:
-    """The first stage of a form; None if it is one itself."""
+    """Return the first stage of a form, or None if the form is a first stage itself."""
     if form in FIRST_STAGES:
         return None
     return form.rpartition("/")[0] or "bm25"
 
 
 def calibrated(rankings: Sequence[Judged]) -> Calibration:
-    """Calibration on several rankings."""
+    """Return the calibration fitted to several rankings together."""
     scores: Run = {}
     grades: Qrels = {}
     for number, (run, qrels) in enumerate(rankings):
@@ -88,10 +89,10 @@ def calibrated(rankings: Sequence[Judged]) -> Calibration:
 
 
 def calibration_error(ranking: Judged, model_calibration: Calibration) -> float:
-    """Expected calibration error of a ranking's probabilities.
+    """Return the expected calibration error of a ranking's probabilities.
 
-    The mean over pairs of |share of relevant pairs - mean probability| of each of
-    :data:`BINS`.
+    The probabilities are divided into :data:`BINS`. The error is the mean, over all
+    pairs, of |share of relevant pairs - mean probability| in the bin of the pair.
     """
     run, qrels = ranking
     slope, intercept = model_calibration

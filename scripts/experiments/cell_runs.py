@@ -1,7 +1,7 @@
-"""Training and measuring of cells.
+"""Trains and measures cells.
 
-A finished cell is a JSON file and is not computed again. A failing cell does not stop
-the others.
+The result of a finished cell is kept in a JSON file, and the cell is not computed
+again. If a cell fails, the others still run.
 """
 
 import json
@@ -31,19 +31,19 @@ from tweetrerank.pipeline.training.training_set import draw_answers
 from tweetrerank.rerankers import checkpoint as checkpoints
 from tweetrerank.rerankers.text.words import words
 
-REPEATS = 10  # Draws for each right answer: one draw of a few hundred varies too much
+REPEATS = 10  # Draws for each right answer, as results of a single draw vary too much
 
 
 class Training(NamedTuple):
-    """Outcome of a cell's training."""
+    """The outcome of a cell's training."""
 
-    development: float = 0.0  # AP on the development part
-    epochs: int = 0  # Number of passes before the best epoch
+    development: float = 0.0  # AP on the development part of the collection
+    epochs: int = 0  # Epochs until the best one
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Means of a cell's run, and of its mixture with query likelihood."""
+    """The mean measures of a cell's run, and of its mixture with query likelihood."""
 
     measures: dict[str, float]
     interpolated: dict[str, float] = field(default_factory=dict)
@@ -54,9 +54,9 @@ def run_cells(
     cells: Sequence[Cell],
     setup: Setup,
 ) -> tuple[list[Result], list[str]]:
-    """Results of the cells, and a line for each failure."""
+    """Return the results of the cells, and a line for each cell that failed."""
     failures: list[str] = []
-    # Two tables may have the same work under different names.
+    # Two tables may contain the same cell under different names.
     distinct = {cell.key: cell for cell in reversed(cells)}
 
     def run(cell: Cell) -> Result | None:
@@ -86,19 +86,19 @@ def run_cells(
 
 
 def is_finished(cell: Cell, setup: Setup) -> bool:
-    """Whether the cell has a result or, without training, needs none."""
+    """Whether the cell has a result, or needs none because nothing is trained."""
     return cell.is_untrained or setup.result_file(cell).exists()
 
 
 def run_cell(cell: Cell, setup: Setup) -> Result:
-    """Train, run and measure one cell, or read its finished result."""
+    """Train, run and measure a cell, or read its result if it is finished."""
     started = time.perf_counter()
     path = setup.result_file(cell)
     if path.exists():
         fields = json.loads(path.read_text(encoding="utf-8"))
         return Result(**fields | {"cell": cell})
     if cell.is_untrained:
-        # Not kept: measuring is cheap, and the run file may be replaced.
+        # The result is not kept, as measuring is cheap and the run file may change.
         return _result(
             cell,
             _measure(cell, setup),
@@ -147,9 +147,9 @@ def _result(
 
 
 def _train(cell: Cell, setup: Setup) -> Training:
-    """Train a cell's model unless its checkpoint exists.
+    """Train the model of a cell, unless its checkpoint exists.
 
-    A cell of ``left_out.py`` writes its run instead.
+    For a cell of ``left_out.py``, write its run instead.
     """
     if cell.kind == LEFT_OUT:
         run = left_out.run_of(
@@ -171,7 +171,7 @@ def _training_arguments(cell: Cell, checkpoint: Path) -> list[str]:
     role = "--test" if cell.is_retrieved else "--collection"
     arguments = [cell.reranker, role, cell.collection]
     if cell.is_mixed and "--folds" not in cell.training:
-        # One held-out part suffices for early stopping and λ, at a fifth of the cost.
+        # One held-out part is enough for early stopping and λ, and costs a fifth.
         arguments += ["--folds", "1"]
     for word in cell.training:
         if "=" in word:
@@ -182,7 +182,7 @@ def _training_arguments(cell: Cell, checkpoint: Path) -> list[str]:
 
 
 def _search(cell: Cell, setup: Setup) -> None:
-    """Write the run of a cell's checkpoint."""
+    """Write the run that the checkpoint of a cell makes."""
     arguments = ["--topics", cell.collection, "--reranker", cell.reranker]
     arguments += ["--checkpoint", str(setup.checkpoint(cell))]
     if cell.is_mixed or cell.kind == SHIPPED:
@@ -239,7 +239,7 @@ def means(
     run: Run,
     measures: Sequence[str],
 ) -> dict[str, float]:
-    """Measure -> mean; empty without judgments."""
+    """Return the mean of each measure, or nothing if there are no judgments."""
     if not qrels:
         return {}
     values = evaluate(qrels, run, measures)
@@ -250,7 +250,7 @@ def measure_drawn(
     part: Collection,
     checkpoint: Path | None,
 ) -> dict[str, float]:
-    """Means over all draws, for a trained model or, without one, for Okapi."""
+    """Return the means over all draws, for a trained model or else for Okapi."""
     drawn = draw_answers(part, REPEATS)
     candidates = drawn.candidates
     if checkpoint is None:
@@ -265,7 +265,10 @@ def measure_drawn(
 
 
 def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, float]]:
-    """Scorer by BM25 (Robertson et al. 1994) of a query and doc_ids of ``texts``."""
+    """Return a function that scores texts by BM25 (Robertson et al. 1994).
+
+    It takes a query and some doc_ids of ``texts``, and returns their scores.
+    """
     rows = {doc_id: row for row, doc_id in enumerate(texts)}
     score = bm25([" ".join(words(text)) for text in texts.values()])
 

@@ -1,4 +1,4 @@
-"""Figures of tables, as PNG."""
+"""Draws the figures of tables, as PNG files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
@@ -21,7 +21,7 @@ def draw(
     results: Sequence[Result],
     setup: Setup,
 ) -> None:
-    """Write the table's figure."""
+    """Draw the figure of a table, and write it to a PNG file."""
     from matplotlib.figure import Figure
 
     width = 12.0 if table.figure == "gains" else 6.0
@@ -43,7 +43,7 @@ def draw_depths(
     results: Sequence[Result],
     setup: Setup,
 ) -> None:
-    """AP by depth, a line per year."""
+    """Draw the AP for each depth, with a line for each year."""
     lines: dict[str, dict[int, float]] = {}
     for name in table.collections:
         points = {}
@@ -62,7 +62,7 @@ def draw_curves(
     results: Sequence[Result],
     setup: Setup,
 ) -> None:
-    """AP by α, a line per collection of questions."""
+    """Draw the AP for each α, with a line for each collection of questions."""
     curves = Row(
         table,
         table.systems[0],
@@ -99,7 +99,7 @@ def draw_gains(
     results: Sequence[Result],
     setup: Setup,
 ) -> None:
-    """Two bars per topic, by decreasing gain of MP-HCNN."""
+    """Draw two bars for each topic, ordered by decreasing gain of MP-HCNN."""
     (year,) = years(table, results, setup)
     query_ids = list(year.neural_gains)
     axes = figure.subplots()
@@ -123,4 +123,4 @@ DRAWINGS: Mapping[str, Callable[[Any, Table, Sequence[Result], Setup], None]] = 
     "curves": draw_curves,
     "gains": draw_gains,
 }
-"""``figure`` of a table -> the function that draws it."""
+"""The functions that draw a figure, by the name in a table's ``figure``."""

@@ -1,13 +1,14 @@
-"""Trees on collections outside their training, for some of their training topics.
+"""Trees tested on collections that they were not trained on.
 
-Collections of other kinds are left out in pairs (:data:`PAIRS`), the microblog years
-together. Forms of a cell:
+They are tested on some of the collections' training topics. The microblog years are
+left out of training together, and the other collections in pairs (:data:`PAIRS`). A
+cell has one of these forms:
 
-bm25, …                 best 100 posts of a first stage of :data:`FIRST_STAGES`
-scores, order, nothing  ``window`` over BM25's posts, with this form of their scores
-eights                  the same in order, in batches of eight that are ranked together
-cosine/scores, …        such a form over another first stage
-scores-general, …       the form with general word frequencies, for unseen collections
+bm25, …                 the best 100 posts of one of :data:`FIRST_STAGES`
+scores, order, nothing  ``window`` over BM25's posts, given their scores in this form
+eights                  the form ``order``, in batches of eight posts ranked together
+cosine/scores, …        one of these forms over another first stage
+scores-general, …       a form with general word frequencies, as for unseen collections
 fusion                  ``fusion`` for collections of any kind, over its own searches
 adapted                 ``scores`` by ``window`` with vectors adapted to the collection
 trained, judged         the model of ``adapted`` trained further on four fifths of the
@@ -64,17 +65,18 @@ PAIRS = (
     ("stackfaq-train", "epqa-train"),
     ("twitter-url-train", "banking77-train"),
 )
-"""Collections left out together, which halves the number of trainings."""
+"""Pairs of collections left out together, which halves the number of trainings."""
 
 FIRST_STAGES = (*SEARCHES, "engine", "standard", "cosine", "hybrid")
-"""Methods of the index, and methods of search engines (``pipeline.training``)."""
+"""Methods of our index, and methods of search engines (``pipeline.training``)."""
 
-FOLDS = 5  # Parts of a collection's topics
-UNSEEN = "-general"  # Suffix of forms without word frequencies of the collection
+FOLDS = 5  # Number of parts of a collection's topics
+UNSEEN = "-general"  # Suffix of forms that do not use the collection's word frequencies
 BATCHED = "eights"
-BATCH = 8  # Posts of a batch
+BATCH = 8  # Posts in a batch
 
-_LOCK = Lock()  # Cells share features and models, whose work takes all cores.
+# Cells share features and models, and the work on these takes all cores.
+_LOCK = Lock()
 
 
 def run_of(
@@ -83,7 +85,10 @@ def run_of(
     most: int,
     data: Path | None,
 ) -> Run:
-    """Ranking in a form of a collection's first training topics, ``most`` of them."""
+    """Return the ranking of one form for a collection.
+
+    It is for the first training topics, and at most for ``most`` of them.
+    """
     collection = named.find(name, data)
     topics = collection.training_topics[:most]
     first_stage, _, form = form.rpartition("/")
@@ -123,7 +128,7 @@ def _window_run(
     model: Trees,
     reading: str,
 ) -> Run:
-    """Scores of candidates that the model reads in one form."""
+    """Score the candidates by a model that reads first-stage scores in one form."""
     form = "order" if reading == BATCHED else reading
     candidates = replace(candidates, forms=dict.fromkeys(candidates.run, form))
     pairs = candidates.pairs()
@@ -133,7 +138,7 @@ def _window_run(
 
 
 def _first_stage(collection: Collection, name: str) -> Retriever:
-    """One of :data:`FIRST_STAGES`."""
+    """Return the retriever of one of :data:`FIRST_STAGES`."""
     if name in SEARCHES:
         return retriever_for(collection, method=name)
     if name == "engine":
@@ -148,7 +153,7 @@ def _in_memory(name: str) -> list[MemoryRetriever]:
 
 
 def _in_batches(pairs: Pairs) -> Pairs:
-    """The pairs with each query's list cut into lists of :data:`BATCH`."""
+    """Return the pairs, with the list of each query cut into lists of :data:`BATCH`."""
     query_index = pairs.query_index  # [P], ascending
     places = np.arange(len(pairs)) - np.searchsorted(query_index, query_index)
     keys = np.stack([query_index, places // BATCH])  # [2, P]
@@ -169,7 +174,7 @@ def _in_batches(pairs: Pairs) -> Pairs:
 def _trained_further(
     candidates: Candidates, start: Trees, is_judged: bool, collection: Collection
 ) -> Run:
-    """Scores of each fold by a model extended on the topics of the other folds."""
+    """Return the scores of each fold by a model trained further on the other folds."""
     config = start.config
     if is_judged:
         config = replace(config, families=f"{config.families},{JUDGED}")
@@ -209,7 +214,10 @@ def _idf(
 def _model(
     name: str, configuration: str, collection: Collection, data: Path | None
 ) -> Trees:
-    """Model of the shipped configuration, grown without a collection and its pair."""
+    """Return a model in a shipped configuration.
+
+    It is grown without the collection and those that are left out together with it.
+    """
     left_out: tuple[str, ...] = YEARS
     for pair in PAIRS:
         if collection.name in pair:
@@ -248,7 +256,10 @@ def _features(
     name: str,
     data: Path | None,
 ) -> tuple[JudgedCandidates, FeatureTable]:
-    """The training set and its features; those of adapted vectors come last."""
+    """Return the training set and its features.
+
+    The features that adapted vectors need come last, so that they can be cut off.
+    """
     config = registry.find(name).configurations["adapted"]
     names = named.training_collections(None, data, True)
     collections = [named.to_train_on(collection, data) for collection in names]

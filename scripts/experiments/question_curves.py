@@ -23,20 +23,20 @@ from tweetrerank.rerankers.networks.base import QUERY
 from tweetrerank.rerankers.networks.network import Network
 
 JUDGED_ONLY = {"stackfaq": False, "semeval-cqa-b": True}
-"""Collection -> whether only the judged posts are candidates."""
+"""For each collection, whether only the judged posts are candidates."""
 
-NEAREST = 20  # Candidates of a question, by Okapi (the paper: by a vector space model)
-BATCH_SIZE = 256  # Questions per forward pass
+NEAREST = 20  # Candidates of a question by Okapi; the paper uses a vector space model
+BATCH_SIZE = 256  # Questions in a forward pass
 
 
 def question_curves(
     table: Table, results: Sequence[Result], setup: Setup
 ) -> list[Result]:
-    """The results with AP by α as measures, ``stackfaq 0.05`` and so on.
+    """Return the results with the AP for each α as measures, such as ``stackfaq 0.05``.
 
-    The scores are α · cosine of question vectors + (1 - α) · Okapi, both scaled to
-    [0, 1] per topic; α is 0, 0.05, …, 1. Candidates of the training topics are the
-    judged posts or the nearest ones.
+    The score is α · cosine of question vectors + (1 - α) · Okapi, with both scaled to
+    [0, 1] in each topic. The values of α are 0, 0.05, …, 1. The candidates of a
+    training topic are the judged posts or the nearest posts, by :data:`JUDGED_ONLY`.
     """
     general = named.data_directory(setup.data) / "general"
     extended = []
@@ -56,7 +56,7 @@ def _curve(
     folder: Path,
     judged_only: bool,
 ) -> dict[float, float]:
-    """α -> AP on the training topics of the collection in a folder."""
+    """Return the AP for each α, on the training topics of a collection's folder."""
     topics = read_topics(folder / "topics.train.tsv")
     texts = {post.doc_id: post.text for post in read_posts(folder / "posts.jsonl")}
     qrels = read_qrels(folder / "qrels.train.txt")
@@ -85,10 +85,10 @@ def _curve(
 def question_vectors(
     trained: Network, questions: Sequence[str]
 ) -> npt.NDArray[np.float32]:
-    """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E].
+    """Return the sentence vectors [N, E] of questions by a CNTN, of length 1.
 
-    The paper calls its model with M = I "just a cosine", but only for vectors of this
-    length v_qᵀ v_a is one.
+    The paper calls its model with M = I "just a cosine", but v_qᵀ v_a is a cosine only
+    for vectors of this length.
     """
     model = trained.model
     inputs = trained.encoder.tokens(model, QUERY, questions)

@@ -1,4 +1,4 @@
-"""Results of a table as Markdown."""
+"""Renders the results of a table as Markdown."""
 
 import statistics
 from collections import Counter
@@ -12,11 +12,12 @@ from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result
 from experiments.tables import System, Table, published
 from tweetrerank.pipeline.collections import named
 
-CHOSEN_ON = ("mb2011", "mb2012")  # Years on whose topics settings were chosen (†)
+# Settings were chosen on the topics of these years (†)
+CHOSEN_ON = ("mb2011", "mb2012")
 
 
 class Row(NamedTuple):
-    """A system of a table, or its mixture, and the table's results."""
+    """A system of a table or its mixture, together with all results of the table."""
 
     table: Table
     system: System
@@ -24,19 +25,19 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Name of the row, with the mark of significantly better rows."""
+        """The name of the row, with the mark that stands for it in better rows."""
         if self.system.is_mixture:
             return self.system.mixture
         mark = self.table.better.get(self.system.name, "")
         return f"{self.system.name} {mark}".strip()
 
     def results_on(self, collection: str) -> list[Result]:
-        """The system's results on one collection."""
+        """Return the results of the system on one collection."""
         results = self.system_results()
         return [result for result in results if result.cell.collection == collection]
 
     def system_results(self) -> list[Result]:
-        """The system's results on all collections."""
+        """Return the results of the system on all collections."""
         name = self.system.name
         return [result for result in self.results if result.cell.system == name]
 
@@ -45,18 +46,22 @@ class Row(NamedTuple):
         measure: str,
         collection: str | None = None,
     ) -> float | None:
-        """Mean of a measure over the system's results; None if no result has it."""
+        """Return the mean of a measure over the results, or None if none has it."""
         results = self.results_on(collection) if collection else self.system_results()
         if self.system.is_mixture:
             return mean_of(result.interpolated.get(measure) for result in results)
         return mean_of(result.measures.get(measure) for result in results)
 
     def published(self, collection: str) -> Sequence[float]:
-        """Published figures for one collection."""
+        """Return the published figures for one collection."""
         return self.system.published.get(collection, ())
 
     def curves(self) -> dict[str, dict[float, float]]:
-        """Curve -> x -> mean of the measure ``CURVE X``, such as ``stackfaq 0.05``."""
+        """Return the points of each curve, as the mean at each x.
+
+        They come from measures with names of the form ``CURVE X``, such as ``stackfaq
+        0.05``.
+        """
         curves: dict[str, dict[float, float]] = {}
         for result in self.system_results():
             for measure in result.measures:
@@ -73,7 +78,7 @@ def _no_gain(row: Row, base: Row) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """Title of a column, and functions that return its cells."""
+    """A column: its title, and the functions that return its cells."""
 
     title: str
     text: Callable[[Row], str]
@@ -81,7 +86,7 @@ class Column:
 
 
 def render(table: Table, results: Sequence[Result]) -> str:
-    """The table without its title."""
+    """Return a table as Markdown, without its title."""
     tested = {result.cell.collection for result in results}
     names = [name for name in table.collections if name in tested]
     first = Row(table, table.systems[0], results)
@@ -172,7 +177,7 @@ def _figure(
     measure: str,
     place: int,
 ) -> str:
-    """A mean, its marks of significance, and the paper's figure."""
+    """Return a mean with its marks of significance and the paper's figure."""
     text = formatted(row.mean(measure, name))
     if row.system.is_mixture:
         signs_of_mark = {MIXTURE_BETTER: row.table.better}
@@ -195,7 +200,7 @@ def _gain(
     measure: str,
     place: int,
 ) -> str:
-    """A row's gain over another, and the paper's."""
+    """Return the gain of a row over another one, and the paper's gain."""
     text = _percent(row.mean(measure, name), base.mean(measure, name))
     figures = row.published(name)
     base_figures = base.published(name)
@@ -208,7 +213,7 @@ def _percent(
     value: float | None,
     base: float | None,
 ) -> str:
-    """A gain in percent, cut after one digit as in the paper."""
+    """Return a gain in percent, cut off after one digit as in the paper."""
     if not value or not base:
         return "-"
     gain = 1000 * (value / base - 1)
@@ -240,7 +245,7 @@ def _spread(
     results: Sequence[Mapping[str, float]],
     measures: Sequence[str] = (),
 ) -> str:
-    """Mean ± standard deviation over results of some measures or all of them."""
+    """Return mean ± standard deviation over the results, for some or all measures."""
     if not results:
         return "-"
     texts = []
@@ -259,7 +264,7 @@ def _papers(
     first: Row,
     names: Sequence[str],
 ) -> list[Column]:
-    """Columns of the papers' collections that the table lacks."""
+    """Return columns for the papers' collections that the table does not have."""
     collections: dict[str, None] = {}
     for system in first.table.systems:
         collections |= dict.fromkeys(system.published)
@@ -303,7 +308,7 @@ def _difference(
 
 
 def _seeds(row: Row) -> str:
-    """Number of seeds, or the least and greatest number over the collections."""
+    """Return the number of seeds, or its range if it differs between collections."""
     seeds = Counter(result.cell.collection for result in row.system_results())
     if not seeds:
         return "-"
@@ -334,7 +339,10 @@ COLUMNS: Mapping[str, Callable[[Row, Sequence[str]], list[Column]]] = {
     "training, s": lambda first, names: [Column("training, s", _training_seconds)],
     "importance, %": lambda first, names: [Column("importance, %", _importance)],
 }
-"""Kind -> columns, for the first row and the collections with results."""
+"""For each kind, the function that returns its columns.
+
+It gets the first row and the collections that have results.
+"""
 
 
 def _measures(table: Table, collection: str) -> Sequence[str]:
@@ -345,7 +353,7 @@ def _measures(table: Table, collection: str) -> Sequence[str]:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Mean of the values that are not None; None without any."""
+    """Return the mean of the values that are not None, or None if all of them are."""
     present = [value for value in values if value is not None]
     return statistics.mean(present) if present else None
 
@@ -355,17 +363,17 @@ def formatted(
     form: str = ".4f",
     missing: str = "-",
 ) -> str:
-    """A value as text."""
+    """Return a value as text, or ``missing`` if it is None."""
     return missing if value is None else format(value, form)
 
 
 def titled(collection: str) -> str:
-    """Name of a collection in a header; † marks :data:`CHOSEN_ON`."""
+    """Return the name of a collection for a header. † marks :data:`CHOSEN_ON`."""
     return f"{collection} †" if collection in CHOSEN_ON else collection
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as Markdown; the first one is the header."""
+    """Return rows as a Markdown table. The first row is the header."""
     lines = [rows[0], ["---"] * len(rows[0])]
     lines += rows[1:]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

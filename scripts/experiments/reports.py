@@ -1,4 +1,4 @@
-"""Functions by their names in ``tables.toml``."""
+"""The functions that ``tables.toml`` refers to, by their names there."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,11 +19,11 @@ FINISHES: Mapping[str, Callable[[Table, Sequence[Result], Setup], list[Result]]]
     "sizes": sizes,
     "stages": stages,
 }
-"""``finish`` of a table -> the function that adds marks and measures to its results."""
+"""The functions that add marks and measures to results, by a table's ``finish``."""
 
 REPORTS: Mapping[str, Callable[[Table, Sequence[Result], Setup], str]] = {
     "categories": categories,
     "gains": gains,
     "samples": samples,
 }
-"""``report`` of a table -> the function that returns Markdown from runs and posts."""
+"""The functions that return Markdown made from runs and posts, by ``report``."""

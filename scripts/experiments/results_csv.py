@@ -1,4 +1,4 @@
-"""Results of a table as a CSV file, with a line for each cell and measure."""
+"""The results of a table in a CSV file, with a line for each cell and measure."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,13 +7,14 @@ from pathlib import Path
 from experiments.cells import MARKS, Cell, Result
 from tweetrerank.indexes.files import atomic_file
 
-SEPARATOR = "; "  # Separator of systems in a column of marks
+SEPARATOR = "; "  # Separates the systems in a column of marks
 
 
 def add_to_csv(path: Path, results: Sequence[Result]) -> None:
-    """Write results to a file, new or existing.
+    """Write results to a new file, or add them to an existing one.
 
-    Results of the file's cells are replaced in their place; others come last.
+    A result of a cell that the file already has is replaced in its place. Other results
+    are added at the end.
     """
     combined = {}
     for result in (read_csv(path) if path.exists() else []) + list(results):
@@ -33,7 +34,7 @@ def add_to_csv(path: Path, results: Sequence[Result]) -> None:
 
 
 def _lines(result: Result) -> Iterator[dict[str, object]]:
-    """Lines of a result; one without a measure if there are no judgments."""
+    """Yield the lines of a result, or one without a measure if it has no measures."""
     for measure in result.measures or ("",):
         line: dict[str, object] = {
             "system": result.cell.system,
@@ -56,7 +57,7 @@ def _lines(result: Result) -> Iterator[dict[str, object]]:
 
 
 def read_csv(path: Path) -> list[Result]:
-    """Read results back, without the model and training options of their cells."""
+    """Read results back. Their cells lack the model and the training options."""
     results: dict[Cell, Result] = {}
     with path.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):

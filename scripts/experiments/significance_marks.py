@@ -1,7 +1,8 @@
-"""Marks of significant differences between the systems of a table.
+"""Marks for significant differences between the systems of a table.
 
-Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
-papers' tables. With several seeds, a topic's value is the mean over them.
+The test is Fisher's two-sided paired randomization test over topics with p < .05,
+uncorrected as in the papers' tables. If a system has several seeds, the value of a
+topic is the mean over the seeds.
 """
 
 import sys
@@ -21,13 +22,14 @@ from tweetrerank.pipeline.evaluation.measures import evaluate
 from tweetrerank.pipeline.evaluation.significance import randomization_test
 
 LEVEL = 0.05
-PERMUTATIONS = 20_000  # Estimates p with an error of at most .003 around the level
+# Enough to estimate p with an error of at most .003 near the level
+PERMUTATIONS = 20_000
 
 Values = Mapping[str, npt.NDArray[np.float64]]
-"""Measure -> a value for each judged topic."""
+"""The values of each measure, one for each judged topic."""
 
 Groups = Mapping[tuple[str, str], Sequence[Result]]
-"""Collection and system -> results of the seeds."""
+"""The results of all seeds, by (collection, system)."""
 
 
 def significance(
@@ -35,9 +37,9 @@ def significance(
     results: Sequence[Result],
     setup: Setup,
 ) -> list[Result]:
-    """The results with marks against the table's marked systems.
+    """Return the results with marks for differences from the table's marked systems.
 
-    Prints the marked systems without a result.
+    Prints to stderr which marked systems have no result.
     """
     references = list(dict.fromkeys([*table.better, *table.worse]))
     groups = _groups(results)
@@ -59,7 +61,7 @@ def stages(
     results: Sequence[Result],
     setup: Setup,
 ) -> list[Result]:
-    """The results with marks against the row above and recall of the relevant posts."""
+    """Return the results with the recall, and with marks against the row above."""
     results = with_measures(results, lambda result: _recall(result, setup))
     rows = pairwise(table.systems)
     references = {system.name: [previous.name] for previous, system in rows}
@@ -70,7 +72,7 @@ def _recall(
     result: Result,
     setup: Setup,
 ) -> dict[str, float]:
-    """Share of all relevant posts among the first 1000 of their topic."""
+    """Return the share of the relevant posts among the first 1000 of their topic."""
     run, qrels = setup.judged(result.cell)
     if not qrels:
         return {}
@@ -96,7 +98,10 @@ def _marked(
     setup: Setup,
     references: Mapping[str, Sequence[str]],
 ) -> list[Result]:
-    """The results with marks; ``references``: system -> systems to compare with."""
+    """Return the results with marks.
+
+    ``references`` names the systems that each system is compared with.
+    """
     groups = _groups(results)
     values = {key: values_by_topic(group, setup) for key, group in groups.items()}
     marks = {}
@@ -105,7 +110,7 @@ def _marked(
         for name in references.get(system, ()):
             if (collection, name) in values:
                 others[name] = values[collection, name]
-        # Only a mixture is compared with the system itself, its neural score.
+        # Only a mixture is compared with the system itself, which is the neural score.
         without_itself = dict(others)
         without_itself.pop(system, None)
         alone = values[collection, system]
@@ -125,7 +130,10 @@ def _marked(
 def _different(
     values: Values, others: Mapping[str, Values], sign: int
 ) -> dict[str, tuple[str, ...]]:
-    """Measure -> systems that are significantly lower, or higher with ``sign`` -1."""
+    """Return for each measure the systems that are significantly lower.
+
+    With ``sign`` -1, return those that are significantly higher.
+    """
     systems = defaultdict(list)
     for measure, of_topics in values.items():
         for name, other in others.items():
@@ -146,9 +154,9 @@ def values_by_topic(
     *,
     is_mixture: bool = False,
 ) -> Values:
-    """Values of a system or its mixture, means over the seeds.
+    """Return the values of a system or its mixture for each topic, averaged over seeds.
 
-    Empty without runs or judgments.
+    There are none if there are no runs or no judgments.
     """
     collection = setup.collection(results[0].cell.collection)
     file_of = setup.mixture_file if is_mixture else setup.run_file

@@ -1,4 +1,4 @@
-"""Tables: rows from ``tables.toml``, with the papers' figures."""
+"""The tables: their rows from ``tables.toml``, and the papers' figures."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,10 @@ from tweetrerank.rerankers.trees.fusion import Model as Fusion
 FOLDER = Path(__file__).parent
 
 CLEAN = {"trecqa-raw": "trecqa-clean", "trecqa-all-raw": "trecqa-all-clean"}
-"""Collection -> one with the same training part and a part of its test questions."""
+"""For a raw collection, the clean one.
+
+It has the same training part, and only some of the raw test questions.
+"""
 
 FORMS = (
     " (paper)",  # As published
@@ -26,18 +29,18 @@ FORMS = (
 )
 
 Figures = Mapping[str, Sequence[float]]
-"""Collection -> published figures of its measures."""
+"""The published figures for each collection, in the order of its measures."""
 
 
 @cache
 def published() -> Mapping[str, Figures]:
-    """Row -> the papers' figures."""
+    """Return the figures of the papers by the names of rows."""
     return tomllib.loads((FOLDER / "published.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class System:
-    """A row of a table; ``tables.toml`` describes the other fields."""
+    """A row of a table. ``tables.toml`` describes the fields without a comment."""
 
     name: str
     model: str
@@ -45,11 +48,12 @@ class System:
     more: Mapping[str, str] = field(default_factory=dict)
     collections: Sequence[str] = ()
     seeds: int | None = None
-    is_mixture: bool = False  # Whether it is the system's mixture with query likelihood
+    # Whether this is the system's mixture with query likelihood
+    is_mixture: bool = False
 
     @property
     def plain(self) -> str:
-        """The name without its form."""
+        """The name without the ending that is one of :data:`FORMS`."""
         for form in FORMS:
             if self.name.endswith(form):
                 return self.name.removesuffix(form)
@@ -57,12 +61,12 @@ class System:
 
     @property
     def mixture(self) -> str:
-        """Name of the row of the mixture."""
+        """The name of the row that has the mixture."""
         return self.name.replace(self.plain, f"{self.plain}+", 1)
 
     @property
     def published(self) -> Figures:
-        """Published figures of the row."""
+        """The published figures for the row; empty if there are none."""
         names = [f"{self.plain}+"] if self.is_mixture else [self.name, self.plain]
         for name in names:
             if name in published():
@@ -72,7 +76,7 @@ class System:
 
 @dataclass(frozen=True)
 class Table:
-    """A section of ``tables.toml``, which describes the fields."""
+    """A table: a section of ``tables.toml``, which describes the fields."""
 
     name: str
     title: str
@@ -93,13 +97,13 @@ class Table:
 
     @property
     def systems(self) -> list[System]:
-        """Its systems without their mixtures."""
+        """The systems of the table, without their mixtures."""
         rows = [line for line in self.lines if isinstance(line, System)]
         return [system for system in rows if not system.is_mixture]
 
     @property
     def csv(self) -> str:
-        """File of its results."""
+        """The name of the file with the table's results."""
         return f"{self.name.replace('-', '_')}.csv"
 
     def cells(
@@ -107,9 +111,10 @@ class Table:
         collections: Sequence[str],
         seeds: int | None = None,
     ) -> list[Cell]:
-        """Cells of all systems with the seeds 1, 2, …
+        """Return the cells of all systems, with the seeds 1, 2, …
 
-        Clean questions share the cells of the raw ones.
+        ``seeds`` replaces the table's number of seeds. Collections of clean questions
+        have no cells of their own, but share those of the raw questions.
         """
         raw_of = {clean: raw for raw, clean in CLEAN.items()}
         names = list(dict.fromkeys(raw_of.get(name, name) for name in collections))
@@ -133,7 +138,7 @@ class Table:
 
 
 def read_tables() -> tuple[str, dict[str, Table]]:
-    """Introduction of the results' README, and name -> table."""
+    """Return the introduction of the results' README, and the tables by name."""
     content = tomllib.loads((FOLDER / "tables.toml").read_text(encoding="utf-8"))
     introduction = content.pop("introduction")
     settings = content.pop("settings")
@@ -163,7 +168,7 @@ def _lines(
     settings: Mapping[str, Any],
     systems: Mapping[str, Any],
 ) -> Iterator[str | System]:
-    """Title, systems and mixtures of a block."""
+    """Yield the title, the systems and the mixtures of a block."""
     if "title" in block:
         yield block["title"]
     mixtures_title = block.get("mixtures")
@@ -186,7 +191,7 @@ def _systems(
     settings: Mapping[str, Any],
     systems: Mapping[str, Any],
 ) -> Iterator[System]:
-    """The row's systems: one for each combination of its variables, if it has any."""
+    """Yield the systems of a row, one for each combination of its variables."""
     fields = {"name": row} | systems[row] if isinstance(row, str) else dict(row)
     variables = fields.pop("for", {})
     if isinstance(fields.get("more"), str):
@@ -201,7 +206,7 @@ def _systems(
 
 
 def _families(fusion: str, without: str) -> str:
-    """Families of features without one family or without all of one kind."""
+    """Return the families of features without one family, or without a kind of them."""
     names = [name for name in [*fusion.split(","), ADAPTED_FAMILY] if name != without]
     return ",".join(name for name in names if name.partition(":")[0] != without)
 
@@ -210,7 +215,7 @@ def _filled(
     value: Any,
     words: Mapping[str, str],
 ) -> Any:
-    """A text with its {words} replaced; other values as they are."""
+    """Return a text with its {words} replaced, or any other value as it is."""
     while isinstance(value, str) and "{" in value:
         value = value.format_map(words)
     return value

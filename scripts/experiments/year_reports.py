@@ -1,4 +1,4 @@
-"""Tables and figures of Rao et al. (2019) from runs and posts of a year."""
+"""Tables and figures of Rao et al. (2019) made from the runs and posts of a year."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
@@ -32,23 +32,24 @@ from tweetrerank.rerankers.text.words import (
     words,
 )
 
-EXTREMES = 5  # Topics listed at either end in figures 3 and 4
-TOPICS = 5  # Topics of table 5, those with the largest gains
+EXTREMES = 5  # Topics listed at each end of figures 3 and 4
+TOPICS = 5  # Topics in table 5, which are those with the largest gains
 POSTS = 20  # Posts of each topic in table 5
-RELEVANT = 2  # Relevant posts of table 6, in addition to the first post by MP-HCNN
-PARAPHRASE_COSINE = 0.8  # Least cosine of similar phrases; unrelated ones reach 0.7
-PREFIX = 4  # Number of first letters of a word that suffice in a URL
+RELEVANT = 2  # Relevant posts in table 6, in addition to MP-HCNN's first post
+# Similar phrases have at least this cosine; unrelated ones reach 0.7
+PARAPHRASE_COSINE = 0.8
+PREFIX = 4  # A URL has a word if it has this many of its first letters
 
 
 class Year(NamedTuple):
-    """Query likelihood and MP-HCNN, a table's two systems, on the topics of a year."""
+    """The systems of a table, query likelihood and MP-HCNN, on the topics of a year."""
 
     collection: Collection
     topics: Mapping[str, str]  # query_id -> text
     ql: Run
     neural: Run  # By MP-HCNN
     gains: Mapping[str, Mapping[str, float]]
-    """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL.
+    """For MP-HCNN and MP-HCNN+, the AP minus the AP of QL by ``query_id``.
 
     Topics are in the order of decreasing gain of MP-HCNN.
     """
@@ -59,20 +60,20 @@ class Year(NamedTuple):
         self,
         query_id: str,
     ) -> dict[str, tuple[Place, Place]]:
-        """doc_id -> places by QL and by MP-HCNN, in the order of MP-HCNN."""
+        """Return (place by QL, place by MP-HCNN) for each post, in MP-HCNN's order."""
         ql = places(self.ql[query_id])
         neural = places(self.neural[query_id])
         return {doc_id: (ql[doc_id], place) for doc_id, place in neural.items()}
 
     def title(self, query_id: str) -> str:
-        """Topic and its gain."""
+        """Return the id and the text of a topic, with its gain."""
         gain = self.neural_gains[query_id]
         return f"{query_id}: {self.topics[query_id]} (AP {gain:+.2f})"
 
     def matches(
         self, query_id: str, doc_ids: Sequence[str]
     ) -> list[tuple[Post, PairMatches]]:
-        """Some posts with MP-HCNN's matches."""
+        """Return some posts, each with the matches that MP-HCNN finds."""
         post_of = self.collection.find_posts(doc_ids)
         posts = [post_of[doc_id] for doc_id in doc_ids]
         pairs = find_matches(
@@ -90,9 +91,9 @@ def years(
     results: Sequence[Result],
     setup: Setup,
 ) -> Iterator[Year]:
-    """The years with results.
+    """Yield the years that have results.
 
-    Raises DataError without judgments or without a finished cell of each system.
+    Raises DataError if a year has no judgments, or no finished cell of both systems.
     """
     for name in dict.fromkeys(result.cell.collection for result in results):
         yield _year(name, table, results, setup)
@@ -150,7 +151,11 @@ def gains(
     results: Sequence[Result],
     setup: Setup,
 ) -> str:
-    """Figures 3 and 4: wins and losses with the paper's, and topics at either end."""
+    """Return the numbers behind figures 3 and 4, as Markdown.
+
+    One table has the wins and losses, ours and the paper's. Another one lists the
+    topics with the largest gains and losses.
+    """
     (year,) = years(table, results, setup)
     rows = [["system", "topics above QL", "below", "paper: above", "below"]]
     for name, values in year.gains.items():
@@ -171,7 +176,7 @@ def categories(
     results: Sequence[Result],
     setup: Setup,
 ) -> str:
-    """Table 5: categories of matches in the best posts of the topics with most gain."""
+    """Return table 5: categories of matches in posts of the most improved topics."""
     candidates = []
     for year in years(table, results, setup):
         for query_id, gain in year.neural_gains.items():
@@ -206,7 +211,7 @@ def categories_of(
     post: Post,
     pair: PairMatches,
 ) -> list[bool]:
-    """Whether each category fits a query and a post, by the rules below table 5."""
+    """Return whether each category fits a post, by the rules below table 5."""
     query_words = words(query)
     post_words = [word.text for word in pair.post_words]
     content = [word for word in query_words if word not in STOP_WORDS] or query_words
@@ -221,7 +226,7 @@ def categories_of(
 
 
 def _has_paraphrase(pair: PairMatches, post_words: Sequence[str]) -> bool:
-    """Whether two different phrases of two words have similar vectors."""
+    """Whether two different phrases of two words each have similar vectors."""
     cosines = pair.matches["words"][1].values  # [Lq, Ld]
     query_phrases = enumerate(pairwise(pair.query_words))
     post_phrases = enumerate(pairwise(post_words))
@@ -236,7 +241,7 @@ def samples(
     results: Sequence[Result],
     setup: Setup,
 ) -> str:
-    """Table 6: posts of the topics with the largest gain and the largest loss."""
+    """Return table 6: posts of the topics with the largest gain and largest loss."""
     rows = [["topic", "post", "judged", "QL: score (rank)", "MP-HCNN", "matches"]]
     (year,) = years(table, results, setup)
     query_ids = list(year.neural_gains)
@@ -250,9 +255,9 @@ def _samples_of(
     query_id: str,
     sign: int,
 ) -> Iterator[list[str]]:
-    """Rows of the first post by MP-HCNN and the relevant ones that moved most.
+    """Yield rows for MP-HCNN's first post and the relevant posts that moved most.
 
-    ``sign`` is 1 for posts that moved up, -1 for posts that moved down.
+    ``sign`` is 1 for posts that moved up, and -1 for posts that moved down.
     """
     places_of = year.places(query_id)
     grades = (year.collection.qrels or {})[query_id]
@@ -275,7 +280,7 @@ def _samples_of(
 
 
 def _matches(pair: PairMatches) -> str:
-    """Each query word and its best matches: by words, by phrases and in the URL."""
+    """Return each query word with its best matches by words, phrases and in the URL."""
     by_words, by_phrases = pair.matches["words"][:2]
     best: list[Sequence[float | None]] = [
         by_words.best().tolist(),

@@ -1,1 +1,1 @@
-"""Samples and stand-ins that several tests share."""
+"""Samples and stand-ins that several test modules share."""

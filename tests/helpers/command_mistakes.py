@@ -1,8 +1,9 @@
-"""Mistakes on the command lines of all commands, and the messages about them.
+"""Mistakes on the command lines of all commands, and the messages that report them.
 
-Placeholders: SAMPLE is the folder of the sample collection, SHIPPED that of the shipped
-checkpoints, DATA a data folder of made-up posts, and NOWHERE an address without a
-server. Each test has the run ``small.run`` of two topics of the sample.
+The command lines have placeholders. SAMPLE is the folder of the sample collection,
+SHIPPED is the folder of the shipped checkpoints, DATA is a data folder with made-up
+posts, and NOWHERE is an address without a server. Each test finds the run
+``small.run``, which has two topics of the sample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Mistake:
-    """A command line and parts of the message about its mistake."""
+    """A command line with a mistake, and parts of the message that reports it."""
 
     reason: str
     command: str

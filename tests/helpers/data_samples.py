@@ -1,4 +1,4 @@
-"""Small data folders, made up, in the layout of the real collections."""
+"""Small data folders with made-up texts, in the layout of the real collections."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,9 +52,9 @@ FILLER = (
 
 TREC_PARTS = {"train": 8, "raw-dev": 4, "raw-test": 4}
 WIKI_PARTS = {"train": 8, "dev": 4, "test": 4}
-"""Part -> its number of questions."""
-TRAIN_ALL = 12  # Questions of TrecQA's TRAIN-ALL
-ANSWERS = (5, 6, 7)  # Numbers of answers of a part's questions, in turn
+"""The number of questions in each part."""
+TRAIN_ALL = 12  # Number of questions in TrecQA's TRAIN-ALL
+ANSWERS = (5, 6, 7)  # Numbers of answers that the questions of a part have, in turn
 
 YEARS = (2011, 2012, 2013, 2014)
 TOPIC = """\
@@ -68,16 +68,16 @@ TOPIC = """\
 
 
 class Hit(NamedTuple):
-    """Post among a topic's candidates: a line of each parallel file."""
+    """A post among the candidates of a topic: one line of each parallel file."""
 
     query: str
     text: str
     url: str
-    line: str  # Line of a run
+    line: str  # The line of a run
 
 
 class Answer(NamedTuple):
-    """Answer to a question: a line of each parallel file."""
+    """An answer to a question: one line of each parallel file."""
 
     doc_id: str
     question: str
@@ -88,7 +88,7 @@ class Answer(NamedTuple):
 def write_microblog(
     folder: Path, topics: int = 8, posts: int = 14, seed: int = 1
 ) -> Path:
-    """Write four years of topics, candidates, judgments and runs, and word vectors."""
+    """Write topics, candidates, judgments and runs of four years, and word vectors."""
     rng = Random(seed)
     first = 1
     for year in YEARS:
@@ -124,7 +124,7 @@ def _write_year(
 
 
 def _hit(query: str, relevant: bool, line: str, rng: Random) -> Hit:
-    """Return a post with the query's words if relevant, or else with one of them."""
+    """Return a post with all words of the query if it is relevant, or else with one."""
     words = rng.sample(CHATTER, 4)
     url = ""
     if relevant:
@@ -149,9 +149,10 @@ def _write_columns(
 
 
 def write_answers(folder: Path, seed: int = 1) -> Path:
-    """Write TrecQA, raw and clean, with both training parts, WikiQA, and word vectors.
+    """Write TrecQA (raw and clean, with both training parts), WikiQA and word vectors.
 
-    The last question of each raw part has no relevant answer; the clean parts lack it.
+    The last question of each raw part has no relevant answer. The clean parts do not
+    have this question.
     """
     rng = Random(seed)
     trecqa = folder / "trecqa"
@@ -175,10 +176,10 @@ def write_answers(folder: Path, seed: int = 1) -> Path:
 def _answers(
     answer_id: str, questions: int, rng: Random, hopeless: int = 0
 ) -> list[Answer]:
-    """Return the answers of ``questions``, two right ones each.
+    """Return the answers to a number of ``questions``, with two right ones for each.
 
-    Question ``hopeless`` has no right answer. ``answer_id`` is a pattern for the
-    numbers of question and answer.
+    The question with the number ``hopeless`` has no right answer. ``answer_id`` is a
+    pattern into which the numbers of question and answer are put.
     """
     answers = []
     for number in range(1, questions + 1):
@@ -207,7 +208,7 @@ def _answers(
 
 
 def write_part(folder: Path, answers: Sequence[Sequence[object]]) -> None:
-    """Write the parallel files of answers: id, question, text and label."""
+    """Write parallel files with the id, question, text and label of each answer."""
     _write_columns(folder, ("id.txt", "a.toks", "b.toks", "sim.txt"), answers)
 
 

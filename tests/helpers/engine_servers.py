@@ -1,4 +1,4 @@
-"""Real search engines for tests: those whose addresses are in the environment."""
+"""Real search engines for tests, at the addresses that the environment names."""
 
 import os
 import time
@@ -14,15 +14,18 @@ from tweetrerank.indexes.engines.address import EngineAddress
 from tweetrerank.indexes.engines.client import Engine
 
 NAMES = ("opensearch", "opensearch3", "elasticsearch")
-"""Markers. A server's address is in ``X_URL``, X the marker in capitals. ``X_USER``,
-``X_PASSWORD`` and ``X_CA`` are optional."""
+"""The pytest markers, one for each server.
+
+For the marker ``x``, the environment variable ``X_URL`` has the address of the server.
+The variables ``X_USER``, ``X_PASSWORD`` and ``X_CA`` are optional.
+"""
 
 SERVERS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in NAMES]
 
 _PREFIX = f"test-{uuid4().hex[:12]}"
-"""Prefix of this process's indexes: others may use the same server."""
+"""Prefix of the indexes of this process, as others may use the same server."""
 
-_PATIENCE = 180.0  # Seconds that a server may need to start
+_PATIENCE = 180.0  # Seconds that a server may take to start
 
 
 class Server(NamedTuple):
@@ -31,16 +34,17 @@ class Server(NamedTuple):
     credentials: dict[str, str]
 
     def address(self, index: str | None = None, **fields: str) -> EngineAddress:
-        """An index that nobody else uses."""
+        """Return the address of an index, by default one that nobody else uses."""
         name = index or f"{_PREFIX}-{uuid4().hex[:12]}"
         return EngineAddress(self.url, name, **fields)  # type: ignore[arg-type]
 
 
 @contextmanager
 def running(name: str) -> Iterator[Server]:
-    """The server of a marker, once it responds.
+    """Wait until the server of a marker responds, and yield it.
 
-    The test is skipped without an address. Indexes of the tests are deleted at the end.
+    The test is skipped if the environment has no address, and fails if the server does
+    not respond in time. The indexes of the tests are deleted at the end.
     """
     prefix = name.upper()
     url = os.environ.get(f"{prefix}_URL", "")
@@ -60,7 +64,7 @@ def running(name: str) -> Iterator[Server]:
 
 
 def _delete_indexes(url: str) -> None:
-    """Delete them one by one: deletion by a pattern may be forbidden."""
+    """Delete the indexes one by one, as a server may forbid to delete by a pattern."""
     engine = Engine(EngineAddress(url, "test"))
     for index in engine.request("GET", f"/{_PREFIX}-*/_settings"):
         engine.request("DELETE", f"/{index}")
@@ -69,7 +73,7 @@ def _delete_indexes(url: str) -> None:
 def _wait(url: str, verify: str | bool) -> None:
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        # The certificate may not exist yet, too.
+        # The file of the certificate may not exist yet either.
         with suppress(OSError):
             response = requests.get(url, verify=verify, timeout=10)
             if response.status_code < 500:

@@ -1,4 +1,4 @@
-"""A server with a test's responses, and a connection that fails as a test requires."""
+"""A server whose responses a test decides, and a proxy that breaks connections."""
 
 import json
 import os
@@ -22,20 +22,23 @@ OPENSEARCH = {"version": {"number": "3.1.0", "distribution": "opensearch"}}
 
 
 class Request(NamedTuple):
-    """A request to the stub."""
+    """A request that the stub has got."""
 
     method: str
-    path: str  # Without parameters
-    body: Any  # JSON, or a list of JSON lines
+    path: str  # Without the URL's parameters
+    body: Any  # The JSON of the body, or a list if it has JSON lines
     headers: dict[str, str]
 
 
-Answer = tuple[int, Any]  # Status, and JSON or text
+Answer = tuple[int, Any]  # (status, JSON or text of the body)
 
 
 @contextmanager
 def stub(answer: Callable[[Request], Answer]) -> Iterator[str]:
-    """A server at the yielded address, which answers one request after the other."""
+    """Run a server that responds with ``answer``, and yield its address.
+
+    It answers one request after the other. An answer that is a text is sent as HTML.
+    """
 
     async def endpoint(http_request: HttpRequest) -> Response:
         status, content = answer(_request(http_request, await http_request.body()))
@@ -57,14 +60,14 @@ def _request(http_request: HttpRequest, content: bytes) -> Request:
 
 
 def opensearch(answer: Callable[[Request], Answer]) -> AbstractContextManager[str]:
-    """A :func:`stub` that identifies itself as OpenSearch."""
+    """Return a :func:`stub` that also identifies itself as OpenSearch."""
     return stub(
         lambda request: (200, OPENSEARCH) if request.path == "/" else answer(request)
     )
 
 
 def without_delays_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No waiting before further attempts, and no user of the environment."""
+    """Do not wait before further attempts, nor use credentials of the environment."""
     monkeypatch.setattr(client, "DELAYS", (0.01,) * 4)
     for name in list(os.environ):
         if name.startswith("TWEETRERANK_ENGINE_"):
@@ -74,9 +77,9 @@ def without_delays_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
 class Proxy(AbstractContextManager["Proxy"]):
     """Passes connections on to a server, and breaks them.
 
-    ``broken`` gets the number of bytes of a response so far and its next chunk, and
-    returns the chunk to pass on. After a shorter one the connection is cut. New
-    connections are cut immediately if it ``refuses``.
+    The function ``broken`` gets the number of bytes passed of a response, and the next
+    chunk. It returns the chunk to pass on. If that is shorter, the connection is cut
+    after it. If ``refuses`` is true, new connections are cut at once.
     """
 
     def __init__(self, url: str) -> None:
@@ -106,7 +109,7 @@ class Proxy(AbstractContextManager["Proxy"]):
         connection.close()
 
     def _accept(self) -> None:
-        # The error of a closed listener ends the loop.
+        # The loop ends with the error that a closed listener raises.
         with suppress(OSError):
             while True:
                 client_side, _ = self._listener.accept()

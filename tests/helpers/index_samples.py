@@ -21,7 +21,7 @@ WORDS = _NAMES.split()
 
 
 def random_posts(count: int, seed: int = 0) -> list[Post]:
-    """Posts of 1 to 20 words, common and rare ones, with ids of different lengths."""
+    """Return posts of 1 to 20 common and rare words, with ids of different lengths."""
     generator = random.Random(seed)
     weights = [1 / (rank + 1) for rank in range(len(WORDS))]
     posts = []
@@ -54,14 +54,14 @@ TOPICS = [
 def refused(
     message: str, kind: type[DataError] = DataError
 ) -> pytest.RaisesExc[DataError]:
-    """Expect an error whose message matches this pattern."""
+    """Expect an error with a message that matches this pattern."""
     return pytest.raises(kind, match=message)
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
-    """Write rows as JSON, or lines as they are, in the form of the file's name.
+    """Write rows as JSON lines, or texts as they are, and return the path.
 
-    It may be compressed by gzip, or Parquet.
+    The name of the file decides whether it is compressed by gzip, or is Parquet.
     """
     if path.suffix == ".parquet":
         from pyarrow import Table, parquet
@@ -77,6 +77,6 @@ def write_lines(path: Path, rows: Iterable[Any]) -> Path:
 
 
 def table(name: str) -> list[Any]:
-    """Rows of a file of JSON lines in this folder."""
+    """Return the rows of a file of JSON lines in this folder."""
     lines = (Path(__file__).parent / name).read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]

@@ -1,7 +1,7 @@
-"""Families of features by plain loops, one function a family, to compare with.
+"""The families of features, computed by plain loops, to compare the fast code with.
 
-Each function returns the values [N] of each feature by name. :data:`NAIVE` is the table
-of all families.
+There is one function for each family. It returns the values [N] of each feature by its
+name. :data:`NAIVE` lists the functions of all families.
 """
 
 import math
@@ -34,7 +34,10 @@ IDF = encoder().idf
 def vectors_by_letters(
     tokens: Sequence[str],
 ) -> tuple[Floats, Floats]:
-    """Vectors that depend on the word alone; ``cuts`` has 0, ``qx`` is unknown."""
+    """Return vectors that depend only on the words, and whether each word is known.
+
+    The word ``cuts`` has a vector of zeros, and the word ``qx`` is unknown.
+    """
     vectors = np.zeros(
         (len(tokens), 7),
         np.float32,
@@ -63,14 +66,14 @@ def share(flags: Sequence[bool]) -> float:
 
 
 def scaled(values: Any) -> Any:
-    """Min–max; 0 if all values are equal."""
+    """Normalise values by min–max. The results are 0 if all values are equal."""
     low = np.nanmin(values)
     high = np.nanmax(values)
     return (np.array(values) - low) / ((high - low) or math.inf)
 
 
 def standard(values: Any) -> Any:
-    """Standard score; 0 if all values are equal."""
+    """Return standard scores. They are 0 if all values are equal."""
     deviations = np.array(values) - np.nanmean(values)
     if np.nanmax(values) == np.nanmin(values):
         return deviations * 0
@@ -78,7 +81,7 @@ def standard(values: Any) -> Any:
 
 
 def log_rank(values: Any) -> list[float]:
-    """ln(1 + number of higher values); NaN for NaN."""
+    """Return ln(1 + number of higher values) for each value, and NaN for NaN."""
     ranks = []
     for value in values:
         if math.isnan(value):
@@ -110,18 +113,18 @@ def by_feature(rows: Sequence[dict[str, float]]) -> Features:
 
 
 def content_words(query: str) -> list[str]:
-    """Words of a query without stop words, or all if it has no others."""
+    """Return the words of a query without stop words, or all if it has only those."""
     tokens = words(query)
     return [word for word in tokens if word not in STOP_WORDS] or tokens
 
 
 def stems_of(text: str) -> Counter[str]:
-    """Stem -> number of its occurrences."""
+    """Return how often each stem occurs."""
     return Counter(stem(word) for word in words(text))
 
 
 def idf_of_stems(tokens: Iterable[str]) -> dict[str, float]:
-    """Stem -> IDF of its most common word."""
+    """Return the IDF of each stem, which is that of its most common word."""
     lowest: dict[str, float] = {}
     for word in tokens:
         name = stem(word)
@@ -133,7 +136,7 @@ def grams_of(
     text: str,
     size: int,
 ) -> set[str]:
-    """Distinct sequences of characters of a text's words, with spaces around words."""
+    """Return the distinct character n-grams of words with spaces around them."""
     line = f" {' '.join(words(text))} "
     return {line[start : start + size] for start in range(len(line) - size + 1)}
 
@@ -188,7 +191,7 @@ def bm25_of_stems(
     texts: Sequence[str],
     weights: dict[str, float],
 ) -> list[float]:
-    """BM25 with a weight for each stem, as a share of the highest possible score."""
+    """Return BM25 by weights of stems, as shares of the highest possible score."""
     posts = [stems_of(text) for text in texts]
     mean_length = mean([post.total() for post in posts])
     highest = sum(weights.values()) or 1
@@ -206,7 +209,10 @@ def query_likelihood(
     texts: Sequence[str],
     weights: dict[str, float],
 ) -> list[float]:
-    """Mean log ratio of the query's stems in the smoothed post and the collection."""
+    """Return the mean log ratio of stem frequencies in post and collection.
+
+    The stems are those of the query, and the frequencies in a post are smoothed.
+    """
     posts = [stems_of(text) for text in texts]
     mean_length = mean([post.total() for post in posts])
     scores = []
@@ -229,7 +235,10 @@ def naive_lexical(candidates: CandidateList) -> Features:
 
 
 def naive_content(candidates: CandidateList) -> Features:
-    """A content word counts as often as the query has it."""
+    """Return the features of content words.
+
+    A content word counts as often as the query has it.
+    """
     lowest = idf_of_stems(words(candidates.query))
     weights: dict[str, float] = {}
     for word in content_words(candidates.query):
@@ -261,7 +270,7 @@ def shortest_cover(
     tokens: list[str],
     required: set[str],
 ) -> int:
-    """Length of the shortest part of the tokens that contains all the required ones."""
+    """Return the length of the shortest run of tokens that has all required ones."""
     shortest = len(tokens)
     for begin in range(len(tokens)):
         for end in range(begin + 1, len(tokens) + 1):
@@ -368,9 +377,9 @@ def likeness_to_best(
     scores: Any,
     depth: int,
 ) -> list[float]:
-    """Products with the centroid of the other candidates among the best.
+    """Return the products with the centroid of the best candidates other than itself.
 
-    All candidates with the score of the last one are among the best.
+    All candidates that tie with the last of the best are also among the best.
     """
     last = sorted(scores)[-min(depth, len(scores))]
     terms = []
@@ -468,7 +477,7 @@ def best_cosines(
     text: str,
     space: WordSpace,
 ) -> list[float]:
-    """Highest cosine of each token with a word of the text."""
+    """Return the highest cosine of each token with any word of the text."""
     post = [unit(vector) for vector in vectors_of(words(text), space)]
     best = []
     for token_vector in vectors_of(tokens, space):

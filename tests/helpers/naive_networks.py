@@ -1,7 +1,7 @@
-"""The formulas of the networks' papers, written out in NumPy for one pair of texts.
+"""The formulas in the networks' papers, written out in NumPy for one pair of texts.
 
-Each function of a model's name gives its score of a pair, in double precision, from the
-parameters of the tested model. Names are those of the paper.
+A function with the name of a model returns the score of a pair in double precision,
+computed from the parameters of the tested model. Variables have the paper's names.
 """
 
 import copy
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 def weights_of(model: Reranker, prefix: str = "") -> Weights:
-    """Parameters whose names begin with ``prefix``, by the rest of their names."""
+    """Return the parameters with a ``prefix``, by the rest of their names."""
     weights = {}
     for key, value in model.named_parameters():
         if key.startswith(prefix):
@@ -58,15 +58,15 @@ def word_ids(text: str) -> list[int]:
 
 
 def word_vectors(model: Reranker, text: str) -> Vector:
-    """Vectors [L, E] of the words of a text."""
+    """Return the vectors [L, E] of the words in a text."""
     ids = torch.tensor(word_ids(text), dtype=torch.long)
     return model.vectors(ids).detach().double().numpy().reshape(-1, VECTOR_SIZE)
 
 
 def naive_spans(vectors: Vector, width: int, margin: int = 0) -> Vector:
-    """Rows of ``width`` vectors [L, E] from each on, zeros beyond.
+    """Return a row for each of the vectors [L, E] with ``width`` vectors from it on.
 
-    ``margin`` zeros come before.
+    Vectors past the end are zeros, and so are ``margin`` vectors before the first.
     """
     if not len(vectors):
         return np.zeros((0, width * vectors.shape[1]))
@@ -78,7 +78,10 @@ def naive_spans(vectors: Vector, width: int, margin: int = 0) -> Vector:
 
 
 def naive_squares(maps: Vector, weights: Weights, name: str) -> Vector:
-    """ReLU of convolutions [F, C, w, w] of maps [C, rows, columns], zeros beyond."""
+    """Return the ReLU of convolutions [F, C, w, w] of maps [C, rows, columns].
+
+    The maps are padded with zeros.
+    """
     weight = weights[f"{name}.weight"]
     bias = weights[f"{name}.bias"]
     if not maps.size:
@@ -93,7 +96,7 @@ def naive_squares(maps: Vector, weights: Weights, name: str) -> Vector:
 
 
 def unit(vectors: Vector) -> Vector:
-    """Vectors of length 1; zeros stay zeros."""
+    """Return the vectors scaled to length 1. Vectors of zeros stay zeros."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-6)
 
 
@@ -111,7 +114,7 @@ def perceptron(
     x: Any,
     activation: Callable[[Vector], Vector] = relu,
 ) -> Vector:
-    """Linear layers with an activation between them."""
+    """Return the output of linear layers with an activation between them."""
     layers = {key.rpartition(".")[0] for key in weights if key.startswith(f"{name}.")}
     first, *following = sorted(layers)
     x = linear(weights, first, x)
@@ -121,12 +124,12 @@ def perceptron(
 
 
 def is_recognised(word: str) -> bool:
-    """Whether a word is a stop word that a model recognises: it has a vector."""
+    """Whether a word is a stop word that a model recognises by its vector."""
     return word in STOP_WORDS and word in encoder().vocabulary.known
 
 
 class Overlap(NamedTuple):
-    """Common words of two texts."""
+    """The words that two texts have in common."""
 
     count: int
     idf: float
@@ -152,7 +155,7 @@ def naive_overlap(pair: Pair) -> Overlap:
 
 
 def cntn_sentence(weights: Weights, vectors: Vector) -> Vector:
-    """Section 3, for one text [s, E]: its vector [n_s]."""
+    """Return the vector [n_s] of one text [s, E], as in section 3."""
     s = len(vectors)
     maps = vectors
     for layer, bias in enumerate(weights["biases"], start=1):
@@ -176,7 +179,7 @@ def cntn_vector(model: Reranker, side: str, text: str) -> Vector:
 
 
 def cntn(model: Reranker, pair: Pair) -> float:
-    """Section 4, equation 1: uᵀ f(qᵀ M a + V [q; a] + b)."""
+    """Return uᵀ f(qᵀ M a + V [q; a] + b), which is equation 1 in section 4."""
     config = model.config
     weights = weights_of(model)
     q = cntn_vector(model, "query", pair.query)
@@ -198,7 +201,7 @@ def cntn(model: Reranker, pair: Pair) -> float:
 
 
 def drmm(model: Reranker, pair: Pair) -> float:
-    """Section 4: s = Σ g_i z_i."""
+    """Return s = Σ g_i z_i, as in section 4."""
     query_ids = word_ids(pair.query)
     if not query_ids:
         return 0.0
@@ -223,7 +226,7 @@ def drmm(model: Reranker, pair: Pair) -> float:
 
 
 def row_of(trigram: str, rows: int) -> int:
-    """Row of the first layer's weights for a trigram: its number, or its bucket."""
+    """Return the row of a trigram in the first layer: its number or its bucket."""
     letters = "#abcdefghijklmnopqrstuvwxyz0123456789"
     first, second, third = map(letters.index, trigram)
     number = 1 + 1600 * first + 40 * second + third
@@ -233,7 +236,7 @@ def row_of(trigram: str, rows: int) -> int:
 
 
 def trigram_counts(word: str, rows: int) -> Vector:
-    """Letter-trigram counts of one word: #good# is #go, goo, ood, od#."""
+    """Count the letter trigrams of a word; #good# has #go, goo, ood and od#."""
     marked = f"#{word}#"
     counts = np.zeros(rows)
     for start in range(len(word)):
@@ -242,7 +245,7 @@ def trigram_counts(word: str, rows: int) -> Vector:
 
 
 def deep_vector(weights: Weights, text: str) -> Vector:
-    """DSSM, section 3.1."""
+    """Return the vector of a text by DSSM, as in section 3.1."""
     matrix = weights["trigrams.weight"]
     counts = sum(trigram_counts(word, len(matrix)) for word in words(text))
     layer = np.tanh(counts @ matrix + weights["bias"])
@@ -251,7 +254,10 @@ def deep_vector(weights: Weights, text: str) -> Vector:
 
 
 def convolutional_vector(weights: Weights, text: str) -> Vector:
-    """C-DSSM: spans of three words, the maximum over them, and a layer."""
+    """Return the vector of a text by C-DSSM.
+
+    It is a layer over the maximum over all spans of three words.
+    """
     table = weights["trigrams.weight"]  # [64,001, 3 · F]
     # The paper's matrix reads a whole span: [3 · 64,001, F].
     matrix = np.concatenate(np.split(table, 3, axis=1))
@@ -262,7 +268,7 @@ def convolutional_vector(weights: Weights, text: str) -> Vector:
 
 
 def dssm(model: Reranker, pair: Pair) -> float:
-    """DSSM and C-DSSM: γ times the cosine of the texts' vectors."""
+    """Return γ times the cosine of the texts' vectors, for DSSM and C-DSSM."""
     if not words(pair.query) or not words(pair.post):
         return 0.0
     weights = weights_of(model, "tower.")
@@ -276,7 +282,7 @@ def dssm(model: Reranker, pair: Pair) -> float:
 
 
 def duet_vectors(model: Reranker, text: str, most: int) -> list[Vector]:
-    """Input of the distributed network for each word."""
+    """Return the input of the distributed network for each word."""
     vectors = []
     for token in words(text)[:most]:
         if model.config.terms == "words":
@@ -294,7 +300,7 @@ def duet_regions(
     vectors: list[Vector],
     region: int,
 ) -> list[Vector]:
-    """Convolution, max pooling of regions and a fully connected layer."""
+    """Apply a convolution, max pooling of regions and a fully connected layer."""
     if not vectors:
         return []
     weights = weights_of(model, f"{side}.")
@@ -313,7 +319,7 @@ def duet_hidden(
     places: list[Vector],
     size: int,
 ) -> Vector:
-    """A fully connected layer on places side by side, zeros where there is none."""
+    """Apply a fully connected layer to places side by side; missing ones are zeros."""
     values = np.zeros(size)
     if places:
         filled = np.concatenate(places)
@@ -322,7 +328,7 @@ def duet_hidden(
 
 
 def duet(model: Reranker, pair: Pair) -> float:
-    """Section 3: f = f_local + f_distributed."""
+    """Return f = f_local + f_distributed, as in section 3."""
     config = model.config
     weights = weights_of(model)
     post_ids = word_ids(pair.post)[:62]
@@ -362,7 +368,10 @@ def duet(model: Reranker, pair: Pair) -> float:
 
 
 def naive_ngrams(model: Reranker, text: str) -> list[Vector]:
-    """Vectors of n-grams of each length: ReLU of a matrix on words side by side."""
+    """Return the vectors of n-grams of each length.
+
+    Each is the ReLU of a matrix applied to words side by side.
+    """
     vectors = word_vectors(model, text)
     if not model.config.longest_ngram:
         return [vectors]
@@ -379,7 +388,7 @@ MEANS = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, -0.1, -0.3, -0.5, -0.7, -0.9)
 
 
 def knrm(model: Reranker, pair: Pair) -> float:
-    """K-NRM and Conv-KNRM."""
+    """Return the score by K-NRM or Conv-KNRM."""
     query_levels = naive_ngrams(model, pair.query)
     post_levels = naive_ngrams(model, pair.post)
     phi = []  # For each pair of lengths and each kernel
@@ -419,7 +428,7 @@ def match_pyramid(model: Reranker, pair: Pair) -> float:
 
 
 def sm_cnn_text(model: Reranker, side: str, text: str) -> Vector:
-    """Section 3.1: a text's vector, every digit read as 0."""
+    """Return the vector of a text as in section 3.1, with every digit read as 0."""
     masked = "".join("0" if letter.isdigit() else letter for letter in text)
     weights = weights_of(model, f"{side}_sentence.")
     width = model.config.width
@@ -429,7 +438,7 @@ def sm_cnn_text(model: Reranker, side: str, text: str) -> Vector:
 
 
 def sm_cnn(model: Reranker, pair: Pair) -> float:
-    """Sections 3.2 and 4: join layer, hidden layer, output."""
+    """Return the output of the join layer and the hidden layer (sections 3.2 and 4)."""
     weights = weights_of(model)
     x_q = sm_cnn_text(model, "query", pair.query)
     x_d = sm_cnn_text(model, "post", pair.post)
@@ -447,14 +456,14 @@ def sm_cnn(model: Reranker, pair: Pair) -> float:
 
 
 def bag_of_words(model: Reranker, text: str) -> Vector:
-    """Section 3.1: the mean vector of a text without stop words."""
+    """Return the mean vector of a text without stop words, as in section 3.1."""
     content = [word for word in words(text) if not is_recognised(word)]
     vectors = word_vectors(model, " ".join(content))
     return vectors.sum(axis=0) / max(1, len(vectors))
 
 
 def mean_bigram(model: Reranker, text: str) -> Vector:
-    """Section 3.2: the mean bigram of a text."""
+    """Return the mean bigram of a text, as in section 3.2."""
     vectors = word_vectors(model, text)
     if not len(vectors):
         return np.zeros(VECTOR_SIZE)
@@ -471,7 +480,7 @@ def mean_bigram(model: Reranker, text: str) -> Vector:
 
 
 def bilinear(model: Reranker, pair: Pair) -> float:
-    """Equation 1, before the sigmoid: qᵀ M a + b."""
+    """Return qᵀ M a + b, which is equation 1 before the sigmoid."""
     weights = weights_of(model)
     compose = mean_bigram if "left" in weights else bag_of_words
     q = compose(model, pair.query)
@@ -480,7 +489,7 @@ def bilinear(model: Reranker, pair: Pair) -> float:
 
 
 def word_count(model: Reranker, pair: Pair) -> float:
-    """Section 4.3, without stop words."""
+    """Return the word count of section 4.3, without stop words."""
     overlap = naive_overlap(pair)
     if model.config.weighted:
         return overlap.content_idf
@@ -491,7 +500,10 @@ def word_count(model: Reranker, pair: Pair) -> float:
 
 
 def naive_states(model: Reranker, text: str) -> list[Vector]:
-    """Section 4: states [L, ·] of words, side by side, forward, backward and added."""
+    """Return the states [L, ·] of words in section 4.
+
+    They are both directions side by side, forward, backward, and the sum of both.
+    """
     vectors = word_vectors(model, text)[: model.config.size]
     forward = lstm_states(model, "from_beginning", vectors)
     backward = lstm_states(model, "from_end", vectors[::-1])[::-1]
@@ -505,7 +517,7 @@ def lstm_states(model: Reranker, name: str, vectors: Vector) -> Vector:
 
 
 def compare_unit(x: Vector, y: Vector) -> list[Vector]:
-    """Section 5, coU for every pair of states."""
+    """Return coU of section 5 for every pair of states."""
     products = x @ y.T
     differences = x[:, None] - y
     distances = np.sqrt((differences**2).sum(axis=2) + 1e-8)
@@ -515,7 +527,7 @@ def compare_unit(x: Vector, y: Vector) -> list[Vector]:
 
 
 def naive_focus(preference: Vector) -> npt.NDArray[np.bool_]:
-    """One pass of the similarity focus: most preferred first, no word twice."""
+    """Do one pass of the similarity focus: best pairs first, and no word twice."""
     selected = np.zeros(preference.shape, dtype=bool)
     for place in np.argsort(-preference, axis=None, kind="stable"):
         row, column = np.unravel_index(place, selected.shape)
@@ -525,7 +537,7 @@ def naive_focus(preference: Vector) -> npt.NDArray[np.bool_]:
 
 
 def naive_cube(model: Reranker, pair: Pair) -> Vector:
-    """Sections 4 to 6: [13, size, size]."""
+    """Return the cube [13, size, size] of sections 4 to 6."""
     size = model.config.size
     cube = np.zeros((13, size, size))
     if not words(pair.query) or not words(pair.post):
@@ -547,7 +559,7 @@ def naive_cube(model: Reranker, pair: Pair) -> Vector:
 
 
 def pwim(model: Reranker, pair: Pair) -> float:
-    """Section 7: convolutions over the cube."""
+    """Return the score by the convolutions over the cube in section 7."""
     weights = weights_of(model)
     image = naive_cube(model, pair)
     for layer in range(5):
@@ -562,7 +574,7 @@ def pwim(model: Reranker, pair: Pair) -> float:
 
 
 def pool(maps: Vector, pooling: str) -> Vector:
-    """[L, ...] to [...]; nothing is pooled to zeros."""
+    """Pool values [L, ...] to [...]. Without any values, the result is zeros."""
     if not len(maps):
         return np.zeros(maps.shape[1:])
     return getattr(np, pooling)(maps, axis=0)
@@ -574,7 +586,7 @@ def group_a(
     width: float,
     pooling: str,
 ) -> Vector:
-    """Block A: one vector."""
+    """Return the vector of a text in block A."""
     if math.isinf(width):
         return pool(sentence, pooling)
     name = f"holistic.{int(width) - 1}"
@@ -588,7 +600,7 @@ def group_b(
     width: int,
     pooling: str,
 ) -> Vector:
-    """Block B: [filters, dimensions]."""
+    """Return the values [filters, dimensions] of a text in block B."""
     name = f"by_dimension.{width - 1}"
     spans = naive_spans(sentence, width).reshape(
         -1,
@@ -601,7 +613,7 @@ def group_b(
 
 
 def unit_1(config: Any, x: Vector, y: Vector) -> list[float]:
-    """comU1."""
+    """Return comU1 of two vectors."""
     differences = np.abs(x - y).tolist()
     if config.l1 == "sum":
         differences = [sum(differences)]
@@ -609,13 +621,13 @@ def unit_1(config: Any, x: Vector, y: Vector) -> list[float]:
 
 
 def unit_2(x: Vector, y: Vector) -> list[float]:
-    """comU2."""
+    """Return comU2 of two vectors."""
     cosine = x @ y / math.sqrt((x @ x + 1e-8) * (y @ y + 1e-8))
     return [cosine, float(np.linalg.norm(x - y))]
 
 
 def mp_cnn_blocks(model: Reranker, text: str) -> list[Vector]:
-    """Block A of a text for each pooling: [widths, E]."""
+    """Return block A of a text, [widths, E], for each pooling."""
     weights = weights_of(model)
     sentence = word_vectors(model, text)
     widths: list[float] = [*range(1, model.config.widths + 1), math.inf]
@@ -670,11 +682,11 @@ def mp_cnn(model: Reranker, pair: Pair) -> float:
 
 
 LENGTHS = {"words": (10, 68), "post_trigrams": (51, 140), "url_trigrams": (51, 120)}
-"""Perspective -> lengths to which section 4.3 pads query and post."""
+"""The lengths to which section 4.3 pads query and post, for each perspective."""
 
 
 class PerspectiveInput(NamedTuple):
-    """Identifiers of query and post in one perspective."""
+    """The identifiers of query and post in one perspective."""
 
     query: list[int]
     idf: Vector  # Weights of the query
@@ -698,7 +710,7 @@ def trigram_ids(texts: list[str]) -> list[int]:
 
 
 def url_of(config: Any, url: str) -> str:
-    """The part of a URL that is read."""
+    """Return the part of a URL that is read."""
     if config.urls != "code":
         return url_text(url)
     url = url or "http://www.abc.com"
@@ -710,7 +722,7 @@ def trigrams_of_query(
     config: Any,
     query: str,
 ) -> tuple[list[int], Vector]:
-    """Identifiers of trigrams, and their IDF."""
+    """Return the identifiers of a query's trigrams, and their IDF."""
     idf = encoder().idf
     if config.trigrams == "text":
         trigrams = character_trigrams([plain(query)])
@@ -725,7 +737,7 @@ def trigrams_of_query(
 
 
 def mp_hcnn_inputs(config: Any, pair: Pair) -> dict[str, PerspectiveInput]:
-    """Section 3.1, for each perspective that the configuration enables."""
+    """Return the inputs of section 3.1, for each perspective that is configured."""
     reader = encoder()
     inputs = {}
     query_trigrams, trigram_idf = trigrams_of_query(config, pair.query)
@@ -761,7 +773,7 @@ def mp_hcnn_levels(
     ids: list[int],
     rows: int,
 ) -> list[Vector]:
-    """Section 3.2: depth + 1 matrices [rows, ·]."""
+    """Return the depth + 1 matrices [rows, ·] of section 3.2."""
     config = model.config
     weights = weights_of(model, f"towers.{tower}.convolutions.")
     width = config.word_width if tower == WORDS else config.trigram_width
@@ -784,7 +796,7 @@ def mp_hcnn_levels(
 
 
 def mp_hcnn_similarities(config: Any, query: Vector, post: Vector) -> Vector:
-    """Section 3.3: similarities of all positions, after the softmax if there is one."""
+    """Return the similarities of all positions (section 3.3), after any softmax."""
     if config.similarity == "cosine":
         query = unit(query)
         post = unit(post)
@@ -802,7 +814,7 @@ def mp_hcnn_pools(
     query_length: int,
     post_length: int,
 ) -> list[Vector]:
-    """Section 3.3: maximum and mean of each query position."""
+    """Return the maximum and the mean of each query position, as in section 3.3."""
     inside = s
     if config.normalization != "query":  # Padding does not take part.
         s[:, post_length:] = 0.0
@@ -825,7 +837,7 @@ def phrase_idf(
     depth: int,
     width: int,
 ) -> float:
-    """IDF of the phrase that these terms begin with."""
+    """Return the IDF of the phrase that these terms begin with."""
     phrase = idf[: 1 + depth * (width - 1)]
     if kind == "phrases":
         return min(float(phrase[:: width - 1].sum()), math.log(243e6))
@@ -839,7 +851,7 @@ def position_weights(
     depth: int,
     rows: int,
 ) -> Vector:
-    """Weights of the features of all query positions at one depth."""
+    """Return the weights of all query positions' features at one depth."""
     if config.evidence != "positions" or not config.idf_weights:
         return np.ones(rows)
     width = 2 if name == "words" else 4
@@ -853,7 +865,7 @@ def position_weights(
 
 
 def mp_hcnn_features(model: Reranker, name: str, inputs: PerspectiveInput) -> Vector:
-    """Features of each query position: [positions, (depth + 1) · pools]."""
+    """Return the features of query positions: [positions, (depth + 1) · pools]."""
     config = model.config
     rows, columns = LENGTHS[name]
     tower = WORDS if name == "words" else TRIGRAMS
@@ -893,7 +905,7 @@ def mean_of_terms(
     features: Vector,
     idf: Vector,
 ) -> Vector:
-    """One network for all query positions, averaged by IDF."""
+    """Apply one network to all query positions, and average its outputs by IDF."""
     weights = weights_of(model)
     shares = idf if model.config.idf_weights else np.ones(len(idf))
     total = np.zeros(4)
@@ -904,7 +916,10 @@ def mean_of_terms(
 
 
 def mp_hcnn(model: Reranker, pair: Pair) -> float:
-    """Section 3.4, on matrices of fixed size with zeros past a text's end."""
+    """Return the score of section 3.4.
+
+    The matrices have a fixed size, with zeros past the end of a text.
+    """
     config = model.config
     evidence = []
     for name, inputs in mp_hcnn_inputs(config, pair).items():

@@ -1,4 +1,4 @@
-"""Programs and functions in separate processes."""
+"""Runs programs and functions in separate processes."""
 
 import ctypes
 import os
@@ -18,9 +18,10 @@ Done = subprocess.CompletedProcess[str]
 def run_program(
     *command: object, cwd: Path = ROOT, code: Any = None, **environment: str
 ) -> Done:
-    """Run a program to its end, and check its exit code if ``code`` is given.
+    """Run a program to its end, and return its outcome.
 
-    The name ``python`` means this Python, with the packages of the checkout.
+    The name ``python`` means this Python, with the packages of the checkout. Raises
+    AssertionError if ``code`` is given and the exit code is another one.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
@@ -41,7 +42,7 @@ def run_python(*words: object, **options: Any) -> Done:
 
 
 def started(*words: object, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[str]:
-    """Start a program, whose output and errors can be read while it runs."""
+    """Start a program. Its output and errors can be read while it runs."""
     return subprocess.Popen(
         list(map(str, words)),
         cwd=cwd,
@@ -53,19 +54,22 @@ def started(*words: object, cwd: Path = ROOT, **options: Any) -> subprocess.Pope
 
 
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a picklable function in a new process."""
+    """Run a picklable function in a new process, and return its result."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result(timeout=300)
 
 
 def end_with_parent() -> None:
-    """End a process when its parent ends, even by SIGKILL; for ``preexec_fn``."""
+    """Let this process be killed when its parent ends, even if that is by SIGKILL.
+
+    This is meant for the argument ``preexec_fn``. It does nothing except on Linux.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes below a process, the oldest first."""
+    """Return the ids of all descendants of a process, in the order of generations."""
     processes = [pid]
     for parent in processes:
         children = Path(f"/proc/{parent}/task/{parent}/children")

@@ -1,7 +1,7 @@
-"""A search engine in this process, its posts, and the scores of its hits.
+"""A search engine that runs in this process, its posts, and the scores of its hits.
 
-The engine writes JSON in its own way: with numbers that no double holds, and with a
-repeated key.
+The engine writes JSON in an unusual way, with numbers that do not fit into a double
+and with a repeated key.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ KEYS = {
     "stored_fields",
     "track_total_hits",
 }
-"""Keys of a search that the engine knows."""
+"""The keys of a search that the engine knows."""
 BY_SCORE = (
     "_score",
     ["_score"],
     [{"_score": "desc"}],
     [{"_score": "desc"}, "n"],
 )
-"""Sorts with the best hits first; any other sort is the reverse."""
+"""The sorts that put the best hits first. Any other sort reverses the order."""
 
 
 def post(row: int) -> dict[str, str]:
-    """A post of the engine."""
+    """Return a post of the engine."""
     text, url = POSTS[row % len(POSTS)]
     return {"contents": f"{text} {'cuts ' * (row % 5)}{row}", "url": url}
 
@@ -58,7 +58,7 @@ def post(row: int) -> dict[str, str]:
 class StubEngine:
     """A search engine with 120 posts, which match every query.
 
-    Posts with a field ``body`` are of the index ``notes``, others of ``posts``.
+    A post with a field ``body`` is in the index ``notes``, any other in ``posts``.
     """
 
     url: str
@@ -67,22 +67,22 @@ class StubEngine:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the requests, and behave as in the beginning."""
+        """Forget the requests, and behave as at the start."""
         self.posts = [post(row) for row in range(120)]
         self.requests: list[tuple[Request, bytes]] = []
-        self.fail = 0  # Status of each answer; 0: that of the search
+        self.fail = 0  # Status of each answer; 0 for the status of the search
         self.wait = 0.0  # Seconds before each answer
-        self.largest = 500  # Number of the last hit that a search may request
+        self.largest = 500  # Most hits that a search may request
         self.outside: set[str] = set()  # Fields that the sources of hits lack
-        self.lost = 0  # Hits of a shard that fails if fields are requested
-        self.packed = b""  # Body of each answer, called gzip; b"": that of the search
-        self.rendered = ""  # Search made of a template
-        # Members of each source
+        self.lost = 0  # Number of hits on a shard that fails if fields are requested
+        self.packed = b""  # Body of each answer, said to be gzip; b"" for the real one
+        self.rendered = ""  # The search made from a template
+        # Members that each source has
         self.strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"y":1e5'
 
     @property
     def bodies(self) -> list[Any]:
-        """The bodies of the requests."""
+        """The bodies of all requests so far."""
         return [json.loads(body) for _, body in self.requests]
 
     def mixture(
@@ -90,7 +90,7 @@ class StubEngine:
         hits: Sequence[Any],
         weight: float | None = None,
     ) -> dict[str, float]:
-        """:func:`mixture` of hits."""
+        """Return the :func:`mixture` for some hits of this engine."""
         texts: dict[str, dict[str, str]] = {}
         for hit in hits:
             row, _, _ = hit["_id"].partition('"')
@@ -98,7 +98,7 @@ class StubEngine:
         return mixture(texts, hits, weight)
 
     async def answer(self, request: Request) -> Response:
-        """The answer to any request."""
+        """Answer any request."""
         body = await request.body()
         self.requests.append((request, body))
         await asyncio.sleep(self.wait)
@@ -125,7 +125,7 @@ class StubEngine:
         return Response(content, status, headers, media_type=VENDOR)
 
     def _several(self, body: bytes) -> str:
-        """The answer to lines of headers and searches."""
+        """Return the answer to lines of headers and searches."""
         answers: list[str] = []
         for line in body.split(b"\n")[1:-1:2]:
             status, content = self.search(line, {})
@@ -133,7 +133,7 @@ class StubEngine:
         return f'{{"took":4,"responses":[{", ".join(answers)}]}}'
 
     def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
-        """Status and content of the answer to a search."""
+        """Return (status, content) of the answer to a search."""
         try:
             content = json.loads(body if body.strip() else b"{}")
             return 200, self._page(content, parameters)
@@ -143,7 +143,7 @@ class StubEngine:
             return 400, f'{{"error":{problem},"status":400}}'
 
     def _page(self, body: dict[str, Any], parameters: dict[str, str]) -> str:
-        """The hits of a search; ValueError if it is wrong."""
+        """Return the hits of a search; raises ValueError if it is wrong."""
         _check_search(body)
         size = _number(parameters.get("size", body.get("size", 10)))
         start = _number(parameters.get("from", body.get("from", 0)))
@@ -179,7 +179,7 @@ class StubEngine:
         is_by_score: bool,
         fields: list[str],
     ) -> str:
-        """A hit, with the parts that a search requests."""
+        """Return a hit, with the parts that a search requests."""
         score = f"{9 - row / 20:.4f}" if is_by_score else "null"
         index = "notes" if "body" in self.posts[row] else "posts"
         doc_id = f'{row}"_score":1' if row % 3 else str(row)
@@ -204,7 +204,7 @@ class StubEngine:
         return f"{{{','.join(members)}}}"
 
     def _values(self, row: int, patterns: Sequence[str]) -> dict[str, list[str]]:
-        """The fields of a post that have the form of a pattern."""
+        """Return the fields of a post whose names match one of the patterns."""
         values: dict[str, list[str]] = {}
         for name, value in self.posts[row].items():
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
@@ -239,7 +239,7 @@ def _number(value: Any) -> int:
 
 @contextmanager
 def stub_engine() -> Iterator[tuple[str, StubEngine]]:
-    """The engine and its address."""
+    """Run an engine, and yield (its address, the engine)."""
     engine = StubEngine()
     with listening(request_response(engine.answer)) as url:
         engine.url = url
@@ -251,9 +251,9 @@ def mixture(
     hits: Sequence[Any],
     weight: float | None = None,
 ) -> dict[str, float]:
-    """Id -> score of the engine's hits, mixed with the model's scores; best first.
+    """Return the engine's scores mixed with the model's, by id, with the best first.
 
-    ``weight`` is the model's share; None: that of the model.
+    ``weight`` is the share of the model. With None it is the model's own λ.
     """
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
     model = models().default
@@ -267,7 +267,7 @@ def mixture(
 
 
 def restored(hit: dict[str, Any]) -> dict[str, Any]:
-    """A reranked hit as the engine returned it."""
+    """Return a reranked hit as it was when the engine returned it."""
     fields = dict(hit["fields"])
     [score] = fields.pop("_first_stage_score")
     original = dict(hit) | {"_score": score}
@@ -278,10 +278,10 @@ def restored(hit: dict[str, Any]) -> dict[str, Any]:
 
 
 def search(query: str = QUERY, **members: Any) -> dict[str, Any]:
-    """The body of a search."""
+    """Return the body of a search."""
     return {"query": {"match": {"contents": query}}, **members}
 
 
 def line_pair(header: Any, body: Any = None) -> str:
-    """The lines of a search among several."""
+    """Return the two lines of one search in a request of several."""
     return f"{json.dumps(header)}\n{json.dumps(body or search())}\n"

@@ -1,4 +1,4 @@
-"""Small vocabulary, texts and models, shared by the tests of ``rerankers``."""
+"""A small vocabulary, texts and models, shared by the tests of ``rerankers``."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
     "parts": 0,
     "trees": 8,
 }
-"""Fields that any model may have -> a value that makes it small."""
+"""Fields that configurations may have, with values that make a model small."""
 
 QUERIES = [
     "bbc world service cuts",
@@ -71,7 +71,7 @@ POSTS = [
     ("water", ""),
     ("service with a smile at the world cafe", ""),
 ]
-"""(text, URL) of posts; the first three words of each query are spread over them."""
+"""(text, URL) of each post. The first three words of each query occur in some posts."""
 
 AWKWARD = {
     "empty": "",
@@ -87,11 +87,11 @@ AWKWARD = {
     "lone surrogate": "water \ud83d shortages",
     "combining marks": "w" + "\u0301" * 2_000,
 }
-"""Kind of text that a program may misread -> an example."""
+"""An example for each kind of text that a program may misread."""
 
 
 def vocabulary() -> Vocabulary:
-    """Every second word of the posts has a random vector; the others are unknown."""
+    """Return a vocabulary with random vectors for every second word of the posts."""
     distinct = {word for text, _ in POSTS for word in words(text)}
     known = sorted(distinct)[::2]
     vectors = np.random.default_rng(5).normal(size=(len(known), VECTOR_SIZE))
@@ -99,7 +99,7 @@ def vocabulary() -> Vocabulary:
 
 
 def encoder() -> TextEncoder:
-    """Reads texts with :func:`vocabulary` and made-up document frequencies."""
+    """Return an encoder with :func:`vocabulary` and made-up document frequencies."""
     frequencies = {
         "the": 900,
         "in": 800,
@@ -113,9 +113,9 @@ def encoder() -> TextEncoder:
 
 
 def small_config(name: str, configuration: str, **changes: Any) -> Any:
-    """A named configuration with sizes for tests.
+    """Return a named configuration of a model, with small sizes for tests.
 
-    Changes of fields that it lacks are left out.
+    Changes to fields that the configuration does not have are ignored.
     """
     config = registry.find(name).configurations[configuration]
     fields = {field.name for field in dataclasses.fields(config)}
@@ -129,7 +129,7 @@ def small_model(
     seed: int = 0,
     **changes: Any,
 ) -> Reranker:
-    """A small network with random weights, in evaluation mode."""
+    """Return a small network with random weights, in evaluation mode."""
     torch.manual_seed(seed)
     config = small_config(name, configuration, **changes)
     model = registry.find(name)(config, vocabulary())
@@ -154,7 +154,7 @@ def network(
 
 
 def saved(folder: Path, name: str, configuration: str) -> Path:
-    """The folder of a small untrained network with real frequencies of words."""
+    """Save a small untrained network with real word frequencies; return its folder."""
     reader = TextEncoder(vocabulary(), checkpoint.idf_from("wordfreq"))
     model = small_model(name, configuration)
     checkpoint.save(folder, network(model, reader, name))
@@ -176,7 +176,10 @@ def fitted(
     relevant: np.ndarray,
     **more: Any,
 ) -> Trees:
-    """Trees over features of pairs; ``more`` are arguments of :func:`grow`."""
+    """Return trees fitted to features of pairs.
+
+    ``more`` are further arguments for :func:`grow`.
+    """
     families = config.families.split(",")
     table = features.table(pairs, families, encoder().idf)
     lists = grow(
@@ -201,7 +204,7 @@ def small(
     seed: int = 0,
     **changes: Any,
 ) -> Model:
-    """A small model of any kind; trees are fitted to random labels of all pairs."""
+    """Return a small model of any kind. Trees are fitted to random labels."""
     if name not in TREES:
         model = small_model(
             name,
@@ -222,7 +225,7 @@ def small(
 
 
 def every_model() -> list[tuple[str, str]]:
-    """Name and configuration of every model."""
+    """Return the name and the configuration of every model."""
     cases = []
     for name in registry.names():
         for configuration in registry.find(name).configurations:
@@ -234,7 +237,7 @@ def all_pairs(
     queries: Sequence[str] = QUERIES,
     posts: Sequence[tuple[str, str]] = POSTS,
 ) -> Pairs:
-    """Every query with every post, query by query."""
+    """Return the pairs of every query with every post, query by query."""
     numbers = np.arange(len(queries) * len(posts))
     query_index, post_index = np.divmod(numbers, len(posts))
     texts = [text for text, _ in posts]
@@ -249,10 +252,11 @@ def all_pairs(
 
 
 def pairs_that_rm3_orders() -> tuple[Pairs, np.ndarray]:
-    """Pairs of 12 topics with 30 posts, and whether each is relevant [P].
+    """Return the pairs of 12 topics with 30 posts, and whether each is relevant [P].
 
-    A topic's best ten by ``rm3`` are relevant. The signals ``first_stage`` and ``ql``
-    are noise. A third of the other posts have no ``rm3``.
+    The ten posts of a topic that are best by the signal ``rm3`` are relevant. The
+    signals ``first_stage`` and ``ql`` are noise. A third of the other posts have no
+    ``rm3``.
     """
     rng = np.random.default_rng(4)
     posts = []

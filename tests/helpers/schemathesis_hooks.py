@@ -1,4 +1,4 @@
-"""Hooks of schemathesis, for rules that a schema cannot express."""
+"""Hooks for schemathesis, for rules that a schema cannot express."""
 
 from typing import Any
 
@@ -7,9 +7,10 @@ import schemathesis
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
-    """Send no unknown model, and first-stage scores for all documents or for none.
+    """Make a valid request obey the rules that the schema cannot express.
 
-    Requests that are meant to be wrong stay as they are.
+    It names no unknown model, and has first-stage scores for all documents or for none.
+    Requests that are meant to be wrong are not changed.
     """
     body = case.body
     is_meant_wrong = case.meta.generation.mode is schemathesis.GenerationMode.NEGATIVE

@@ -1,4 +1,4 @@
-"""Random searches of the engines' grammar, many of which reach for another index."""
+"""Random searches by the engines' grammar, many of which try to read another index."""
 
 import base64
 import json
@@ -10,10 +10,10 @@ from helpers.search_symbols import GRAMMAR
 QUERY = "$query"
 
 DEPTH = 14
-"""Levels of symbols within each other; deeper queries have no others in them."""
+"""Greatest depth of symbols inside symbols. Deeper queries contain no other queries."""
 
 _READS = ("_doc/1", "_source/1", "_mapping", "")
-"""Paths after an index of calls without a body."""
+"""The paths, after the index, of calls that have no body."""
 
 
 class Call(NamedTuple):
@@ -25,7 +25,7 @@ class Call(NamedTuple):
 
 
 class Searches:
-    """Random searches of an index, some of whose parts name a secret one."""
+    """Makes random searches of an index. Some of their parts name a secret index."""
 
     def __init__(self, seed: int, index: str, secret: str) -> None:
         self.random = Random(seed)
@@ -33,7 +33,7 @@ class Searches:
         self.secret = secret
 
     def call(self) -> Call:
-        """A search, or another call with a query or an index."""
+        """Return a search, or another call with a query or an index."""
         name = str(self.expand("$in path"))
         for character in " <>":
             name = name.replace(character, f"%{ord(character):02X}")
@@ -65,11 +65,11 @@ class Searches:
         return self.random.choice(calls)
 
     def json(self, symbol: Any) -> str:
-        """JSON of something that may stand for a symbol."""
+        """Return, as JSON, a random value that a symbol can stand for."""
         return json.dumps(self.expand(symbol))
 
     def expand(self, symbol: Any, depth: int = 0) -> Any:
-        """Something that may stand for a symbol, or for each of those in a value."""
+        """Replace each symbol in a value by something that it can stand for."""
         if isinstance(symbol, list):
             return [self.expand(item, depth) for item in symbol]
         if isinstance(symbol, dict):
@@ -103,7 +103,7 @@ class Searches:
         return members
 
     def _packed(self, name: str, depth: int) -> str:
-        """JSON in a text, plain or in Base64."""
+        """Return the JSON of a value as a text, plain or in Base64."""
         kind, _, symbol = name.partition(" ")
         text = json.dumps(self.expand(f"${symbol}", depth + 3))
         if kind == "json":
@@ -111,7 +111,7 @@ class Searches:
         return base64.b64encode(text.encode()).decode()
 
     def _text(self, pattern: str) -> str:
-        """A text with names of indexes."""
+        """Return a text in which names of indexes are filled in."""
         text = pattern.replace("$index", self.index)
         text = text.replace("$secret", self.secret)
         text = text.replace("$secre*", f"{self.secret[:-1]}*")

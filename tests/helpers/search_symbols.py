@@ -1,14 +1,14 @@
-"""Symbols of the engines' grammar of searches, for :mod:`helpers.search_grammar`.
+"""The symbols of the engines' search grammar, for :mod:`helpers.search_grammar`.
 
-A text that begins with ``$`` is a symbol. A key ``name?6`` is there in six of a hundred
-objects.
+A text that begins with ``$`` is a symbol. The key ``name?6`` means that six of a
+hundred objects have the key ``name``.
 """
 
 from typing import Any
 
 
 def times(count: int, *choices: Any) -> list[Any]:
-    """Choices, each as probable as ``count`` others."""
+    """Return choices that are each as probable as ``count`` single ones."""
     return list(choices) * count
 
 
@@ -342,8 +342,8 @@ GRAMMAR: dict[str, list[Any]] = {
         {"source": "$json search", "params": {"a": "b"}},
     ],
 }
-"""Symbol -> its choices.
+"""The choices for each symbol.
 
-The first three choices of ``query`` have no other queries inside: deep inside of a
-search, these three alone are drawn.
+The first three choices of ``query`` contain no other queries, and deep inside a search
+only these three are drawn.
 """

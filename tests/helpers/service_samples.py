@@ -1,4 +1,4 @@
-"""A service in this process, shared by its tests, and its wire formats."""
+"""Services that run in this process or another one, and the wire formats they speak."""
 
 import asyncio
 import copy
@@ -62,18 +62,18 @@ HOSTILE = [
         "url": 'http://x.org/"><script>hacked=1</script>',
     },
 ]
-"""Posts of the page that look like markup."""
+"""Posts for the page that look like markup."""
 HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
 
 
 @functools.cache
 def models(name: str = "mp_hcnn") -> Models:
-    """A shipped model, loaded once for all tests."""
+    """Return a shipped model, which is loaded once for all tests."""
     return Models([name], 10_000_000)
 
 
 def chance(logit: float, model: str = "mp_hcnn") -> float:
-    """P(relevant) of a score by a shipped model."""
+    """Return the probability of relevance for a logit of a shipped model."""
     slope, intercept = models(model).default.calibration
     return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
@@ -88,10 +88,10 @@ def app_of(
     page: SearchPage | None = None,
     **options: Any,
 ) -> ASGIApp:
-    """A new service over the shipped model, or over ``models``.
+    """Return a new service over the shipped model, or over the option ``models``.
 
-    It is in front of the nodes of an ``engine`` if there is one. Further options are
-    those of the limits and of the service.
+    If ``engine`` has addresses, the service is a proxy in front of these nodes. Further
+    options are passed to the limits and to the service.
     """
     names = options.keys() & {"hosts", "origins", "rate"}
     of_callers = {name: options.pop(name) for name in names}
@@ -107,7 +107,7 @@ def app_of(
 
 @contextmanager
 def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
-    """A client of :func:`app_of`, without a network."""
+    """Yield a client of :func:`app_of` that needs no network."""
     with TestClient(app_of(*arguments, **options)) as client:
         yield client
 
@@ -116,7 +116,10 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 def listening(
     app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> Iterator[str]:
-    """Address of an application in this process, without a slash at its end."""
+    """Run an application in a thread, and yield its address.
+
+    The address has no slash at its end.
+    """
     server = Server(config(app, tls, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -132,20 +135,23 @@ def listening(
 
 
 def scored_by(scorer: Any, name: str = "mp_hcnn") -> Models:
-    """A shipped model with another scorer."""
+    """Return a shipped model with another scorer."""
     changed = copy.copy(models(name))
     changed._all = {name: replace(changed.default, scorer=scorer)}
     return changed
 
 
 class GatedScorer:
-    """Scorer by the length of a text, which waits for its gate."""
+    """Scores pairs by the lengths of text and query, once its gate is open.
+
+    Raises RerankerError for the text ``fail``.
+    """
 
     def __init__(self) -> None:
-        self.gate = threading.Event()  # Closed until it is set
+        self.gate = threading.Event()  # The gate is open once this is set
         self.begun = threading.Event()  # Set by the first call
-        self.seen: list[int] = []  # Number of pairs of each call
-        self.first_texts: list[str] = []  # First text of each call
+        self.seen: list[int] = []  # Number of pairs in each call
+        self.first_texts: list[str] = []  # First text in each call
 
     def counts(self, name: str) -> Counter[str]:
         return Counter()
@@ -170,7 +176,7 @@ _RERANK_FIELDS = ("id", "object", "model", "mix", "results", "data", "meta", "us
 
 
 class Wire(NamedTuple):
-    """A wire format, as its clients use it."""
+    """A wire format in the way that its clients use it."""
 
     path: str
     extra: Mapping[str, Any] = {}  # Fields that clients of this format send
@@ -191,27 +197,27 @@ class Wire(NamedTuple):
         return self.documents == "texts"
 
     def body(self, documents: Sequence[Any] = TEXTS, **fields: Any) -> dict[str, Any]:
-        """A request for the scores of documents."""
+        """Return the body of a request for the scores of documents."""
         return {"query": QUERY, self.documents: documents} | self.extra | fields
 
     def post(self, documents: Sequence[Any] = TEXTS, **fields: Any) -> httpx.Response:
-        """The response to a request for the scores of documents."""
+        """Request the scores of documents, and return the response."""
         return self.client.post(self.path, json=self.body(documents, **fields))
 
     def ranked(
         self, documents: Sequence[Any] = TEXTS, **fields: Any
     ) -> list[dict[str, Any]]:
-        """The results of a request, best first."""
+        """Request the scores of documents, and return the results, best first."""
         return self.results_of(self.post(documents, **fields).json())
 
     def results_of(self, content: Any) -> list[dict[str, Any]]:
-        """The results in an answer, best first."""
+        """Return the results in the body of a response, best first."""
         results = content[self.results] if self.results else content
         assert isinstance(results, list)
         return results
 
     def scores_of(self, results: Sequence[Mapping[str, Any]]) -> list[float]:
-        """The scores of all documents, in the order of the request."""
+        """Return the scores of all documents in the order of the request."""
         scores = {result["index"]: result[self.score] for result in results}
         return [scores[row] for row in range(len(scores))]
 
@@ -249,18 +255,21 @@ WIRES = {
         wrong=400,
     ),
 }
-"""Name -> wire format."""
+"""The wire formats by name."""
 BODY = WIRES["tei"].body(raw_scores=True)
 
 
 def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """The result of a coroutine, from another thread: this one may run a browser."""
+    """Run a coroutine in another thread, and return its result.
+
+    This thread may already have an event loop, which a browser runs.
+    """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(main())).result()
 
 
 class Running(NamedTuple):
-    """A service as a process, its address, and the lines of its log until now."""
+    """A service that runs as a process, with its address and the log lines so far."""
 
     process: subprocess.Popen[str]
     address: str
@@ -272,7 +281,10 @@ class Running(NamedTuple):
         return httpx.post(f"{self.address}{path}", json=body, timeout=60, auth=auth)
 
     def wait_for(self, text: str, seconds: float = 60) -> str:
-        """The first line of the log with this text."""
+        """Wait for a line of the log that contains a text, and return it.
+
+        Raises AssertionError if there is none within ``seconds``.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for line in list(self.lines):
@@ -282,7 +294,7 @@ class Running(NamedTuple):
         raise AssertionError(f"no {text!r} in {self.lines[-5:]}")
 
     def reload(self, text: str) -> None:
-        """Send SIGHUP, and wait for this text in the log."""
+        """Send SIGHUP, and wait until the log contains a text."""
         self.process.send_signal(signal.SIGHUP)
         self.wait_for(text)
 
@@ -291,10 +303,11 @@ class Running(NamedTuple):
 def running(
     *arguments: object, is_read: bool = True, is_ready: bool = True
 ) -> Iterator[Running]:
-    """A service as a process.
+    """Run a service as a process, and yield it.
 
-    Its log is read, with ``is_read`` to its end, else up to the service's address. It
-    may not be ready yet, unless ``is_ready``.
+    With ``is_read``, its log is read to the end, and otherwise up to the line with the
+    address. With ``is_ready``, this waits until the service is ready, and finds its
+    address. The process is killed at the end.
     """
     command = (sys.executable, "-m", "pipeline.serve", "--port", "0", *arguments)
     process = started(
@@ -325,14 +338,14 @@ def running(
     finally:
         process.kill()
         process.wait()
-        # Its processes that score ignore SIGTERM, and a test may have stopped one.
+        # The worker processes ignore SIGTERM, and a test may have stopped one of them.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         reader.join()
 
 
 class ServedPage(NamedTuple):
-    """The page, and its address without a slash at the end."""
+    """The page, and its address, which has no slash at the end."""
 
     page: SearchPage
     address: str
@@ -340,7 +353,7 @@ class ServedPage(NamedTuple):
 
 @contextmanager
 def served(folder: Path) -> Iterator[ServedPage]:
-    """The page in this process, over a new collection in ``folder``."""
+    """Serve the page in this process, over a new collection in ``folder``."""
     hostile = write_lines(folder / "hostile.jsonl", HOSTILE)
     description = folder / "pages.toml"
     description.write_text(

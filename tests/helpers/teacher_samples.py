@@ -1,4 +1,4 @@
-"""A tiny random sentence transformer in a folder, for tests of teachers."""
+"""Writes a tiny random sentence transformer to a folder, for tests of teachers."""
 
 import json
 from pathlib import Path
@@ -35,9 +35,10 @@ def write_tokenizer(folder: Path) -> None:
 def write_folder(
     folder: Path, model_type: str = "bert", pooling: str = "mean"
 ) -> torch.nn.Module:
-    """Write a tiny random transformer as sentence-transformers do.
+    """Write a tiny random transformer in the layout of sentence-transformers.
 
-    Return the model of transformers.
+    Returns the model as an object of transformers. The test is skipped if that package
+    is not installed.
     """
     transformers = pytest.importorskip(
         "transformers", reason="transformers is not installed"
@@ -62,7 +63,7 @@ def write_folder(
 
 
 def write_modules(folder: Path, pooling: str) -> None:
-    """Write the files of a transformer with pooling and normalization."""
+    """Write the files that add pooling and normalization to a transformer."""
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     modules = [
         {

@@ -1,1 +1,1 @@
-"""The page to search a collection."""
+"""The web page to search a collection."""

@@ -1,4 +1,4 @@
-"""Judgments given by hand on the page."""
+"""The judgments that users give by hand on the page."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ from tweetrerank.pipeline.collections.trec import read_qrels
 
 
 class Grades:
-    """A file of judgments in TREC's form, and a file of their topics in its folder.
+    """A file of judgments in TREC's format, and beside it a file of their topics.
 
     The topics of ``grades.txt`` are in ``grades.topics.jsonl``. Both files are read
-    before each change, so that changes by other programs stay, and are replaced as a
-    whole. Raises DataError for a malformed file.
+    again before each change, so that changes by other programs are kept. Each file is
+    replaced as a whole. Raises DataError if a file is malformed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,16 +22,16 @@ class Grades:
         self.reload()
 
     def reload(self) -> dict[str, Topic]:
-        """Read both files; returns query_id -> topic."""
+        """Read both files, and return the topics by their ``query_id``."""
         self.qrels = read_qrels(self.path) if _has_content(self.path) else {}
         if not _has_content(self.topics_path):
             return {}
         return {topic.query_id: topic for topic in read_topics(self.topics_path)}
 
     def set(self, topic: Topic, doc_id: str, grade: int | None) -> None:
-        """Write a grade; None deletes it.
+        """Write the grade of a post; None deletes the grade.
 
-        Raises DataError for a malformed file, or OSError.
+        Raises DataError if a file is malformed, or OSError if it cannot be written.
         """
         topics = self.reload()
         grades = self.qrels.setdefault(topic.query_id, {})

@@ -1,7 +1,7 @@
-"""Routes of the page: its files, and the JSON that it reads.
+"""The routes of the page: its files, and the JSON that it loads.
 
-The page orders posts itself, from the normalised scores of both stages. So another λ
-needs no request.
+The page gets the normalised scores of both stages and orders the posts itself. So it
+needs no further request when a user changes λ.
 """
 
 import datetime
@@ -37,12 +37,12 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 
 FOLDER = Path(__file__).parent
 
-MOST_EXPLAINED = 50  # Posts of a request for explanations
+MOST_EXPLAINED = 50  # Posts in one request for explanations
 MOST_HITS = 1000
 USUAL_HITS = 100
-LONGEST_QUERY = 1000  # Characters of a query
-GRADES = 3  # Grades that can be given: 0, 1 and 2
-MOST_TOPICS = 500  # Topics that the page suggests
+LONGEST_QUERY = 1000  # Most characters in a query
+GRADES = 3  # Number of grades that can be given: 0, 1 and 2
+MOST_TOPICS = 500  # Most topics that the page suggests
 
 SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -60,13 +60,13 @@ NO_COLLECTION = (
 )
 
 Content = Callable[[SearchPage, QueryParams], Any]
-"""Function from a page and the parameters of a request to JSON."""
+"""A function that returns JSON for a page and the parameters of a request."""
 
 
 def routes(page: SearchPage | None) -> list[Route]:
     """Return the routes of the page.
 
-    Without a collection, the page explains how to name one.
+    If there is no collection to search, the page explains how to name one.
     """
     document = "index.html" if page else "start.html"
     return [
@@ -95,7 +95,8 @@ def _json_route(
 ) -> Route:
     async def endpoint(request: Request) -> Response:
         request.state.format = ErrorFormat()
-        # Browsers let pages of other sites send this type only after a preflight.
+        # Browsers do not let other sites' pages send this type without a preflight
+        # request.
         content_type = request.headers.get("content-type")
         if method == "POST" and content_type != "application/json":
             raise RequestError("value", "Content-Type: expected application/json")
@@ -114,7 +115,10 @@ def _json_route(
 
 
 class Parameters:
-    """Parameters of a request, and the problems with them."""
+    """Reads the parameters of a request, and collects the problems with them.
+
+    The methods return some value for a wrong parameter; call :meth:`check` afterwards.
+    """
 
     def __init__(self, page: SearchPage, values: Mapping[str, str]) -> None:
         self._page = page
@@ -122,12 +126,12 @@ class Parameters:
         self._problems: list[str] = []
 
     def check(self) -> None:
-        """Raise RequestError, with all problems."""
+        """Raise RequestError listing every problem found so far, if there is one."""
         if self._problems:
             raise RequestError("value", "; ".join(self._problems))
 
     def choice(self, name: str, default: str, values: Sequence[str]) -> str:
-        """Return one of the allowed values."""
+        """Return the value of a parameter, which must be one of ``values``."""
         value = self._values.get(name, default)
         if value not in values:
             similar = did_you_mean(value, values)
@@ -136,7 +140,7 @@ class Parameters:
         return value
 
     def hits(self) -> int:
-        """Return the number of posts of a ranking."""
+        """Return the number of posts to rank."""
         text = self._values.get("hits", str(USUAL_HITS))
         is_number = text.isascii() and text.isdigit() and len(text) < 9
         hits = int(text) if is_number else 0
@@ -146,7 +150,7 @@ class Parameters:
         return hits
 
     def grade(self) -> int | None:
-        """Return a grade; None deletes it."""
+        """Return the grade, or None if it is to be deleted."""
         text = self._values.get("grade", "")
         if not text:
             return None
@@ -157,7 +161,10 @@ class Parameters:
         return int(text)
 
     def topic(self) -> Topic:
-        """Return the topic of the collection, or one of a free query."""
+        """Return a topic of the collection, or a new topic for a free query.
+
+        With the parameter ``time``, only posts until that time are searched.
+        """
         topic = self._topic_without_time()
         time = self._values.get("time")
         if not time:
@@ -168,7 +175,7 @@ class Parameters:
         text = self._values.get("q", "")
         topic = self._topic_of_collection(text)
         if topic is None:
-            # Click logs use the same id.
+            # The ids in click logs are made in the same way.
             topic = Topic(query_id(normalize(text)), text)
         if not topic.text.strip() and not self._problems:
             self._problems.append("q: found nothing, expected a query")
@@ -178,7 +185,10 @@ class Parameters:
         return topic
 
     def _topic_of_collection(self, text: str) -> Topic | None:
-        """Return the topic of ``query_id``, unless it contradicts the text."""
+        """Return the topic that ``query_id`` names, or None without one.
+
+        An unknown topic, or one with a text other than ``text``, is a problem.
+        """
         name = self._values.get("query_id", "")
         topics = self._page.topics
         topic = topics.get(name)
@@ -195,7 +205,7 @@ class Parameters:
         return None
 
     def _newest_doc_id(self, time: str) -> str | None:
-        """Return the largest id of a post until ``time``."""
+        """Return the largest id that a post written until ``time`` can have."""
         if not self._page.has_times:
             problem = f"the ids of {self._page.collection.name} have no time in them"
             self._problems.append(f"time: found {time!r}, but {problem}; leave it out")
@@ -212,9 +222,9 @@ class Parameters:
 
 
 def search_request(page: SearchPage, values: Mapping[str, str]) -> SearchRequest:
-    """Return the search of a request's parameters.
+    """Return the search that the parameters of a request describe.
 
-    Raises RequestError, which names each wrong one.
+    Raises RequestError listing every wrong parameter.
     """
     parameters = Parameters(page, values)
     topic = parameters.topic()
@@ -235,7 +245,7 @@ def search_request(page: SearchPage, values: Mapping[str, str]) -> SearchRequest
 
 
 def _time_of(page: SearchPage, doc_id: str | None) -> str | None:
-    """Return the time in an id, in UTC; None without one."""
+    """Return the UTC time that an id contains, as ISO 8601, or None."""
     if not doc_id or not page.has_times:
         return None
     since_1970 = milliseconds(doc_id)
@@ -246,7 +256,7 @@ def _time_of(page: SearchPage, doc_id: str | None) -> str | None:
 
 
 def describe(page: SearchPage) -> dict[str, Any]:
-    """Return the collection, with its methods, models and topics."""
+    """Describe the collection with its methods, models and topics, for the page."""
     collection = page.collection
     methods = list(collection.methods)
     rankers = page.rankers.items()
@@ -284,7 +294,10 @@ def _topics_json(page: SearchPage) -> list[dict[str, Any]]:
 
 
 def _ranker_json(page: SearchPage, name: str, ranker: Ranker) -> dict[str, Any]:
-    """Return a ranker; ``seen``: it was trained on the collection's judgments."""
+    """Describe a ranker.
+
+    ``seen`` says that its model was trained on the judgments of this collection.
+    """
     model = ranker.model
     assert model
     weight = None
@@ -304,7 +317,7 @@ def _ranker_json(page: SearchPage, name: str, ranker: Ranker) -> dict[str, Any]:
 
 
 def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
-    """Return a search's results, best first."""
+    """Run a search, and return its results with the best post first."""
     is_kept = request in page.kept
     result = page.search(request)
     topic = request.topic
@@ -330,7 +343,7 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
 def _posts_json(
     page: SearchPage, result: SearchResult, grades: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """Return the posts that both stages have scored, best first."""
+    """Yield the posts that both stages have scored, best first."""
     topic_id = result.request.topic.query_id
     first_units, model_units = normalized_pair(
         topic_id, result.first, {topic_id: result.model}
@@ -353,7 +366,10 @@ def _posts_json(
 
 
 def save_grade(page: SearchPage, values: Mapping[str, str]) -> dict[str, Any]:
-    """Write the grade of a request's parameters; an empty one deletes it."""
+    """Write the grade that the parameters give; an empty grade deletes it.
+
+    Raises RequestError if a parameter is wrong.
+    """
     parameters = Parameters(page, values)
     topic = parameters.topic()
     grade = parameters.grade()
@@ -363,9 +379,10 @@ def save_grade(page: SearchPage, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def explanations(page: SearchPage, values: QueryParams) -> dict[str, Any]:
-    """Return the reasons for posts' ranks in a search.
+    """Return the reasons for the ranks of posts in a search.
 
-    Raises RequestError for too many or unknown posts.
+    Raises RequestError for no or too many posts, for a post that is not in the ranking,
+    or if the model cannot explain its scores.
     """
     doc_ids = values.getlist("doc_id")
     result = page.search(search_request(page, values))

@@ -1,4 +1,4 @@
-"""Searches of the page, one at a time in a thread, and the grades of their posts."""
+"""The searches of the page, run one at a time in a thread, and the grades of posts."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -27,24 +27,24 @@ from tweetrerank.pipeline.service.service_errors import RequestError
 from tweetrerank.pipeline.usage_error import UsageError
 from tweetrerank.rerankers.features.temporal import milliseconds
 
-KEPT_RESULTS = 8  # Latest searches, kept for explanations
-MOST_WAITING = 16  # Requests that wait for the thread; further ones are refused
+KEPT_RESULTS = 8  # Number of latest searches that are kept for explanations
+MOST_WAITING = 16  # Requests that may wait for the thread; any more are refused
 
 Result = TypeVar("Result")
 
 
 class SearchRequest(NamedTuple):
-    """A search."""
+    """A search that a user makes on the page."""
 
-    topic: Topic  # Query and time limit. A free query has the id of its text
-    method: str  # First stage; "" for a fusion, or for an index with its own query
+    topic: Topic  # Query and time limit. The id of a free query is made from its text
+    method: str  # First stage; "" for a fusion, or if the index has a query of its own
     model: str  # Name of a ranker
-    hits: int  # Posts of the ranking
+    hits: int  # Number of posts to rank
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The ranking of a search, and its ranker."""
+    """The ranking for a search, and the ranker that made it."""
 
     request: SearchRequest
     ranker: Ranker
@@ -52,13 +52,13 @@ class SearchResult:
 
     @cached_property
     def model(self) -> Mapping[str, float]:
-        """doc_id -> score of the model."""
+        """The scores of the model by ``doc_id``."""
         run = self.ranking.stages[self.ranker.name]
         return run.get(self.request.topic.query_id, {})
 
     @cached_property
     def first(self) -> Mapping[str, float]:
-        """doc_id -> first-stage score, for the posts that the model has scored."""
+        """The first-stage scores, by ``doc_id``, of the posts scored by the model."""
         scores = self.ranking.candidates.run.get(self.request.topic.query_id, {})
         return {
             doc_id: score for doc_id, score in scores.items() if doc_id in self.model
@@ -69,9 +69,10 @@ class SearchResult:
         return self.ranker.explain(self.ranking, list(self.first))
 
     def explain(self, doc_ids: Sequence[str]) -> ExplainedTopic:
-        """Return the explanation of these posts; raises UsageError.
+        """Return the explanation of these posts' scores.
 
-        Contributions are explained for all posts, because they share a scale.
+        Contributions of features are explained for all posts, because these share a
+        scale. Raises UsageError if the model cannot explain its scores.
         """
         if getattr(self.ranker.model, "explains", "") == "contributions":
             return self._of_all_posts
@@ -79,13 +80,14 @@ class SearchResult:
 
 
 class SearchPage:
-    """Searches of a collection.
+    """Searches a collection for the page.
 
     Args:
-        collection: its index is opened, or built first.
-        served: returns the served models by name.
-        grades: file of grades given on the page; None: the page takes none.
-        device: device of networks.
+        collection: the collection to search. Its index is opened, and built first if it
+            is missing.
+        served: a function that returns the served models by name.
+        grades: the file for grades given on the page; with None, the page takes none.
+        device: the device on which networks run.
 
     Raises:
         UsageError: the collection cannot be searched.
@@ -108,7 +110,10 @@ class SearchPage:
         self._thread = ThreadPoolExecutor(1, "search")
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do ``work`` in the thread; raises RequestError if too many requests wait."""
+        """Do ``work`` in the thread of searches, and return its result.
+
+        Raises RequestError if too many requests wait for the thread.
+        """
         if self._waiting >= MOST_WAITING:
             problem = f"found {MOST_WAITING} searches waiting; try again in a moment"
             raise RequestError("overload", problem)
@@ -120,9 +125,9 @@ class SearchPage:
             self._waiting -= 1
 
     def _open(self) -> None:
-        """Open the index and the best model."""
+        """Open the index and the collection's best model, if it has one."""
         best: Any = None
-        # Without a best model, the page offers the served ones.
+        # Without a best model, the page offers only the served models.
         with suppress(DataError):
             best = ranker(self.collection, device=self._device)
         self.index = best.retriever.index if best else self.collection.open_index()
@@ -132,7 +137,10 @@ class SearchPage:
         self.has_times = ids is not None and None not in map(milliseconds, ids)
 
     def reload(self) -> None:
-        """Open the index again between two searches, or keep it after an error."""
+        """Open the index again between two searches, and wait until this is done.
+
+        If it cannot be opened, the error is logged and the old index stays.
+        """
         self._thread.submit(detached, self._reopen).result()
 
     def _reopen(self) -> None:
@@ -147,19 +155,19 @@ class SearchPage:
         LOG.info("%s: opened again, %d posts", name, self.index.size)
 
     def close(self) -> None:
-        """End the thread after its current search, without waiting."""
+        """End the thread after its current search, without waiting for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @cached_property
     def topics(self) -> dict[str, Topic]:
-        """query_id -> topic of the collection."""
+        """The topics of the collection by ``query_id``; empty if it has none."""
         if not self.collection.has_topics:
             return {}
         return {topic.query_id: topic for topic in self.collection.topics}
 
     @property
     def rankers(self) -> dict[str, Ranker]:
-        """Name -> ranker: the best for the collection, then the served models."""
+        """The rankers by name: the collection's best one, then the served models."""
         best = self._best
         served = self._served()
         rankers: dict[str, Any] = {}
@@ -174,7 +182,7 @@ class SearchPage:
         return rankers
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """Return the result of a search; the latest ones are kept."""
+        """Return the result of a search, which may be one of the kept results."""
         if request not in self.kept:
             chosen = self.rankers[request.model]
             if not isinstance(chosen, Fusion):
@@ -187,7 +195,7 @@ class SearchPage:
         return self.kept[request]
 
     def grades_of(self, topic: Topic) -> Mapping[str, int]:
-        """Return doc_id -> grade.
+        """Return the grades of posts for a topic by ``doc_id``.
 
         Grades given on the page replace the collection's judgments.
         """
@@ -202,9 +210,10 @@ class SearchPage:
         return {**judgments, **grades}
 
     def grade(self, topic: Topic, doc_id: str, grade: int | None) -> None:
-        """Write a grade; None deletes it.
+        """Write the grade of a post; None deletes the grade.
 
-        Raises RequestError if the page takes none, or for an unknown post.
+        Raises RequestError if the page takes no grades or the post is unknown, and
+        DataError if the file cannot be written.
         """
         if self.grades is None:
             raise RequestError("path", "found no --grades FILE at the service's start")

@@ -1,3 +1,1 @@
-"""In front of OpenSearch or Elasticsearch: searches go to the engine, and come back
-reranked.
-"""
+"""The proxy in front of OpenSearch or Elasticsearch, which reranks their searches."""

@@ -1,8 +1,8 @@
-"""The indexes and searches that may pass, by the lists in ``allowed.json``.
+"""Decides which indexes and searches may pass, by the lists in ``allowed.json``.
 
-Its words are those of OpenSearch 2 and 3 and Elasticsearch 8 and 9. Words that write,
-that read indexes without a check here, or that run what an administrator has stored are
-not listed: they are refused.
+The lists have words of OpenSearch 2 and 3 and Elasticsearch 8 and 9. A word that is
+not listed is refused. The lists leave out words that write, that read indexes which
+are not checked here, or that run something that an administrator has stored.
 """
 
 import hashlib
@@ -17,17 +17,17 @@ from cachetools import LRUCache
 from tweetrerank.pipeline.service.proxy.json_path import Json, as_list
 from tweetrerank.pipeline.service.service_errors import RequestError
 
-DEPTH = 100  # Levels of objects and lists in a body
-ELEMENTS = 100_000  # Values in a body; a `terms` query may have 65,536
-_KNOWN = 100_000  # Ids that are remembered
-_MOST_NAMES = 1000  # Index names in a request
+DEPTH = 100  # Most levels of objects and lists in a body
+ELEMENTS = 100_000  # Most values in a body; a `terms` query alone may have 65,536
+_KNOWN = 100_000  # Number of ids that are remembered
+_MOST_NAMES = 1000  # Most index names in a request
 
 
 def _inverted(part: Json) -> Json:
-    """Invert key -> words to word -> key.
+    """Invert an object, from words listed for each key to the key of each word.
 
-    Words are texts separated by blanks. A part with an object among its values keeps
-    its form.
+    The words are separated by blanks. If one of the values is an object, nothing is
+    inverted, and the other values become lists of words.
     """
     words = {key: _listed_words(value) for key, value in part.items()}
     if any(isinstance(value, dict) for value in words.values()):
@@ -39,7 +39,7 @@ def _inverted(part: Json) -> Json:
 
 
 def _listed_words(value: Json | list[str] | str) -> Json | list[str]:
-    """The words of a value; an object stays as it is."""
+    """Return the words of a value. An object is returned as it is."""
     if isinstance(value, dict):
         return value
     if isinstance(value, list):
@@ -51,30 +51,31 @@ LISTS = json.loads(
     Path(__file__).with_name("allowed.json").read_bytes(), object_hook=_inverted
 )
 _PARTS: Mapping[str, Mapping[str, str]] = LISTS["parts"]
-"""Part of a search -> its keys, each with the part that its value is.
+"""The allowed keys of each part of a search, and for each key the part it holds.
 
-``*`` is any other key. A list is of the part of its items. Plain values may stand
-everywhere.
+``*`` stands for any other key. A list is the same part as its items. Plain values are
+allowed everywhere.
 """
 
 
 def refused(problem: str) -> RequestError:
-    """The error for a call or a search that does not pass."""
+    """Return the error for a call or a search that may not pass."""
     message = f"found {problem}, which does not pass here; ask the engine"
     return RequestError("refused", message)
 
 
 _NAME = re.compile(r'(?![._\-+])[^\x00-\x20\x7f"#,/<>?\\|]{1,255}')
-"""Index names and patterns.
+"""The form of index names and patterns that may pass.
 
-Not those of system indexes, ``_all``, exclusions, and names computed from a date.
+System indexes, ``_all``, exclusions and names computed from a date do not have it.
 """
 
 
 def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
-    """Names and patterns as the engine is to read them.
+    """Return names and patterns in the form that the engine gets.
 
-    Raises RequestError for names that are not ``served``, and for none.
+    System indexes are excluded from patterns that could match them. Raises RequestError
+    if there are no names, too many, or names that ``served`` does not cover.
     """
     requested = [name.strip() for name in names] or [""]
     if len(requested) > _MOST_NAMES:
@@ -89,15 +90,15 @@ def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
                 "index", f"found the index {name[:100]!r}, expected one of {choices}"
             )
     if any(name.startswith("*") for name in requested):
-        # Patterns that begin with a wildcard may mean system indexes, too.
+        # Patterns that begin with a wildcard may also match system indexes.
         requested.append("-.*")
     return requested
 
 
 def _is_served(name: str, served: Sequence[str]) -> bool:
-    """Whether a served pattern covers a name.
+    """Whether one of the served patterns covers a name.
 
-    A colon marks a remote cluster, which a pattern without a colon does not cover.
+    A name with a colon is on a remote cluster. Only a pattern with a colon covers it.
     """
     is_remote = ":" in name
     for pattern in served:
@@ -109,10 +110,10 @@ def _is_served(name: str, served: Sequence[str]) -> bool:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name has the form of a pattern, in which ``*`` is any text.
+    """Whether a name matches a pattern, in which ``*`` stands for any text.
 
-    Takes linear time. For a name that is a pattern itself: whether all names of its
-    form have that of the first pattern.
+    If the name is a pattern itself, this says whether every name that matches it also
+    matches ``pattern``. The time is linear in the length of the name.
     """
     first, *further = pattern.split("*")
     if not further:
@@ -121,7 +122,7 @@ def matches(pattern: str, name: str) -> bool:
     start = len(first)
     end = len(name) - len(last)
     for text in further:
-        # The first place of a text leaves most of the name for the further texts.
+        # Taking the first place of a text leaves most of the name for the next texts.
         place = name.find(text, start, end)
         if place < 0:
             return False
@@ -130,9 +131,10 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def strict(body: bytes) -> Json:
-    """Read a JSON object of a bounded size in which no key is repeated.
+    """Read a JSON object of limited size in which no key is repeated.
 
-    Raises RequestError for anything else.
+    Raises RequestError for anything else, so that the engine cannot read a body in
+    another way than the checks here.
     """
     elements = 1
     for separator in (b",", b"[", b"{"):
@@ -144,7 +146,7 @@ def strict(body: bytes) -> Json:
             f"{ELEMENTS:,}",
         )
     try:
-        # NaN and Infinity are no whole numbers, which is a ValueError, too.
+        # NaN and Infinity cannot become whole numbers, which raises a ValueError.
         content = json.loads(
             body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=int
         )
@@ -164,15 +166,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> Json:
 
 
 def dumped(content: Any) -> bytes:
-    """JSON in ASCII without blanks."""
+    """Return the content as JSON, in ASCII and without blanks."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 class Grammar:
-    """Decides whether a body may pass.
+    """Decides whether the body of a call may pass.
 
-    ``served`` are names and patterns of indexes. The grammar remembers the ids of
-    scrolls, points in time and asynchronous searches that callers got here.
+    ``served`` has the names and patterns of the indexes that may be searched. The
+    grammar remembers the ids of scrolls, points in time and asynchronous searches that
+    callers got through this proxy, because only these may be used again.
     """
 
     def __init__(self, served: Sequence[str]) -> None:
@@ -180,16 +183,16 @@ class Grammar:
         self._known: LRUCache[bytes, bool] = LRUCache(_KNOWN)
 
     def remember(self, members: Mapping[str, Any]) -> None:
-        """Allow the ids among a response's members, by which a search goes on."""
+        """Allow the ids in a response's members, because they continue its search."""
         for key in ("id", "pit_id", "_scroll_id"):
             name = json.loads(bytes(members.get(key, b"null")))
             if isinstance(name, str):
                 self._known[_digest(name)] = True
 
     def check_ids(self, *values: Any) -> None:
-        """Raise RequestError unless these are remembered ids, or lists of such ids.
+        """Raise RequestError unless the values are remembered ids, or lists of these.
 
-        Empty values are ignored; there must be another one.
+        Empty values are ignored, but at least one value must not be empty.
         """
         names: list[str] = []
         for value in values:
@@ -207,7 +210,11 @@ class Grammar:
         inside: str = "the body",
         depth: int = 1,
     ) -> None:
-        """Raise RequestError unless all of a search, or of another part, is allowed."""
+        """Raise RequestError unless everything in a part of a search is allowed.
+
+        ``part`` is the kind of the value, as in ``allowed.json``. ``inside`` names the
+        place of the value in messages, and ``depth`` is its level in the body.
+        """
         if depth > DEPTH:
             raise RequestError(
                 "many",
@@ -226,7 +233,7 @@ class Grammar:
             self._check_object(value, part, inside, depth)
 
     def _check_plain(self, value: Any, part: str) -> None:
-        """Check a value that is neither an object nor a list."""
+        """Check a value that is neither an object nor a list; raises RequestError."""
         if part == "pit":
             self.check_ids(value)
         elif part == "index":
@@ -241,9 +248,9 @@ class Grammar:
         inside: str,
         depth: int,
     ) -> None:
-        """Check the keys of an object, and its values as the parts that these name."""
+        """Check an object's keys, and each value as the part that its key holds."""
         if part == "knn":
-            part = "names"  # Options by field
+            part = "names"  # An object with options for each field
             if isinstance(value.get("field"), str):
                 part = "options"
         if part == "lookup" and not value.get("index"):

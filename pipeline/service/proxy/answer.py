@@ -1,8 +1,8 @@
-"""The engine's response to a search, and the page that the caller gets of it.
+"""The engine's response to a search, and the page of it that the caller gets.
 
-msgspec splits a response: hits, totals and unknown members are :class:`msgspec.Raw`, so
-that numbers in any form and keys in their order come through. A response that msgspec
-refuses is not reranked.
+A response is only split into parts, with msgspec. Hits, totals and unknown members
+stay :class:`msgspec.Raw` bytes, so that the form of numbers and the order of keys do
+not change. A response that msgspec cannot read is not reranked.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,26 +20,27 @@ from tweetrerank.pipeline.service.score_request import Request, ScoreRequest
 from tweetrerank.rerankers.pairs import number_of
 
 _PLAIN = (str, int, float)
-"""Types of a text; a truth value is none."""
+"""The types of values that are texts. A bool is not one, though it is an int."""
 
-FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's score
+# Field of a reranked hit with the engine's own score
+FIRST_STAGE = "_first_stage_score"
 
 Members = dict[str, Raw]
 
 _Columns = dict[str, list[Any]]
-"""Field -> its value in each hit."""
+"""For each field its values in all hits."""
 
 Row = tuple[int, str | None]
-"""Row of a hit, and its new score; None for the engine's."""
+"""(row of a hit, its new score as JSON, or None to keep the engine's score)."""
 
 MARK: Members = {"_reranked": Raw(b"false")}
-"""First member of a response whose reranking has failed."""
+"""The member that is put first into a response if reranking has failed."""
 
 ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-"""Errors of a response that cannot be read."""
+"""The errors that are raised if a response cannot be read."""
 
 _MISSING = ()
-"""Value of a field that a hit lacks."""
+"""Stands for the value of a field that a hit lacks."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class Hit(msgspec.Struct, frozen=True):
 
     index_name: str = msgspec.field(name="_index", default="")
     doc_id: str = msgspec.field(name="_id", default="")
-    # Negative scores mark the parts of a hybrid query whose hits are not joined.
+    # A negative score shows that the hits of a hybrid query's parts were not joined.
     score: Annotated[float, Meta(ge=0)] | None = msgspec.field(
         name="_score", default=None
     )
@@ -56,7 +57,7 @@ class Hit(msgspec.Struct, frozen=True):
     ignored_field_values: dict[str, Any] | None = None
 
     def value(self, name: str) -> Any:
-        """The value of a field; () if the hit lacks it."""
+        """Return the value of a field, or () if the hit lacks it."""
         for group in (self.source, self.fields, self.ignored_field_values):
             if group and name in group:
                 return group[name]
@@ -75,10 +76,10 @@ class _Shards(msgspec.Struct):
 
 
 class Reading(NamedTuple):
-    """Request for the scores of a search's candidates."""
+    """The request for scores of a search's candidates."""
 
     request: ScoreRequest
-    has_all_fields: bool  # Whether each of the candidates has all fields
+    has_all_fields: bool  # Whether every candidate has all of the fields
 
 
 class SearchResponse(NamedTuple):
@@ -93,7 +94,7 @@ class SearchResponse(NamedTuple):
 
     @property
     def has_failed_shards(self) -> bool:
-        """Whether shards have failed, whose hits are missing."""
+        """Whether shards have failed, so that their hits are missing."""
         content = self.members.get("_shards", b"{}")
         try:
             shards = msgspec.json.decode(content, type=_Shards)
@@ -103,7 +104,11 @@ class SearchResponse(NamedTuple):
 
     @classmethod
     def read(cls, content: bytes | Raw, candidates: Candidates | None) -> Self:
-        """Read a response; raises a :data:`ResponseError`."""
+        """Read a response to a search that had ``candidates`` or passed unchanged.
+
+        ``hits`` or ``reading`` is None if that part cannot be read. Raises one of the
+        errors in :data:`ResponseError` if the response is no JSON object.
+        """
         members = members_of(content)
         hits_members: Members = {}
         if "hits" in members:
@@ -124,10 +129,10 @@ class SearchResponse(NamedTuple):
         members: Members,
         best: str | None,
     ) -> Raw:
-        """The response with the hits of some rows alone.
+        """Return the response with only the hits of the given rows.
 
-        ``members`` replace the response's, ``best`` its best score unless None. Fields
-        that only the reranker needed are left out.
+        ``members`` replace the members of the response. ``best`` replaces its best
+        score unless it is None. Fields that only the reranker needed are left out.
         """
         added: Sequence[str] = ()
         if self.candidates:
@@ -145,9 +150,10 @@ def read_responses(
     are_several: bool,
     candidates: Sequence[Candidates | None],
 ) -> list[SearchResponse]:
-    """Read the response to a search, or those to several.
+    """Read the response to one search, or the responses to several.
 
-    The result is empty if their number differs from that of the searches. Raises a
+    Returns no responses if their number differs from the number of ``candidates``,
+    which has one item for each search. Raises one of the errors in
     :data:`ResponseError`.
     """
     contents: list[bytes | Raw] = [content]
@@ -160,7 +166,7 @@ def read_responses(
 
 
 def read_candidates(candidates: Candidates, hits: Sequence[Hit]) -> Reading:
-    """The request for the scores of hits, read from their fields."""
+    """Return the request for scores of hits, read from the fields of the hits."""
     texts: list[str] = []
     urls: list[str] = []
     signals: dict[str, list[float]] = {}
@@ -196,7 +202,7 @@ def _columns(fields: PostFields, hits: Sequence[Hit]) -> _Columns:
 
 
 def _joined_texts(fields: PostFields, columns: _Columns) -> list[str]:
-    """The text of each hit: its text fields, joined by blanks."""
+    """Return the text of each hit, which joins its text fields with blanks."""
     texts_of_field = [map(joined, columns[name]) for name in fields.texts]
     return [
         " ".join(filter(None, texts)) for texts in zip(*texts_of_field, strict=True)
@@ -210,14 +216,14 @@ def _urls(fields: PostFields, columns: _Columns, count: int) -> list[str]:
 
 
 def _first(value: Any) -> Any:
-    """The first item of a list, or the value."""
+    """Return the first item if the value is a list, else the value."""
     if value and type(value) in (list, tuple):
         return value[0]
     return value
 
 
 def joined(value: Any) -> str:
-    """The texts and numbers in a value, joined by blanks."""
+    """Return the texts and numbers in a value, joined by blanks."""
     if type(value) in _PLAIN:
         return str(value)
     if type(value) in (list, tuple):
@@ -233,7 +239,7 @@ def changed(
     score: str | None,
     dropped: Collection[str],
 ) -> Raw:
-    """A hit without some fields, and with another score unless it is None."""
+    """Return a hit without the ``dropped`` fields, and with the new score if any."""
     if score is None and not dropped:
         return hit
     members = members_of(hit)
@@ -252,9 +258,9 @@ def _change_values(
     dropped: Collection[str],
     further: Members,
 ) -> None:
-    """Drop values from an object among members, and add further ones.
+    """Drop values from the object ``name`` among the members, and add further values.
 
-    An object without values is left out.
+    If the object has no values then, it is left out.
     """
     if name not in members and not further:
         return
@@ -266,10 +272,13 @@ def _change_values(
 
 
 def encoded(value: Any) -> Raw:
-    """JSON, with pieces of a response as they are."""
+    """Return the value as JSON. Raw pieces of a response stay as they are."""
     return Raw(msgspec.json.encode(value))
 
 
 def members_of(content: bytes | str | Raw) -> Members:
-    """The members of an object; raises a :data:`ResponseError`."""
+    """Return the members of a JSON object.
+
+    Raises one of the errors in :data:`ResponseError` if the content is not an object.
+    """
     return _MEMBERS.decode(content)

@@ -1,8 +1,8 @@
-"""A caller's search as the engine is asked: its text, its candidates and its page.
+"""A caller's search, in the form in which the engine is asked.
 
-:func:`read_search` makes a :class:`Search` of a body. A search whose hits can be
-reranked has ``candidates``: the engine is asked for the best hits, of which the caller
-sees a page. Any other search passes unchanged, with the reason.
+:func:`read_search` makes a :class:`Search` from a body. If the hits of the search can
+be reranked, it has ``candidates``. The engine is then asked for its best hits, and the
+caller gets one page of these. Any other search passes unchanged, and has the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,25 +30,27 @@ _DESCENDING: tuple[Any, ...] = (
     {"_score": {}},
 )
 _BY_SCORE = (None, "", [], *_DESCENDING, *([key] for key in _DESCENDING))
-"""Sorts by the score alone. A further key is for reading on."""
+"""The sorts that order hits only by score. A further key is used to read on from a hit.
+"""
 
 _TOP_HITS = b'"top_hits":'
-"""Mark of an aggregation with hits."""
+"""These bytes in a body show that an aggregation returns hits."""
 
 
 @dataclass(frozen=True)
 class PostFields:
-    """Fields of an index's posts."""
+    """The fields of the posts in an index."""
 
-    texts: tuple[str, ...] = ("contents",)  # Joined by blanks
+    texts: tuple[str, ...] = ("contents",)  # Their texts are joined by blanks
     url: str | None = "url"
     signals: tuple[tuple[str, str], ...] = ()
-    """(name, field) of the numbers that a model reads."""
-    model: str | None = None  # Name of the model for these posts; None: the default
+    """(name, field) pairs of the numbers that a model reads."""
+    # Name of the model for these posts, or None for the default
+    model: str | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """All fields."""
+        """The names of all fields."""
         names = list(self.texts)
         if self.url:
             names.append(self.url)
@@ -57,31 +59,31 @@ class PostFields:
 
 
 FieldsOf = Mapping[str, PostFields]
-"""Index -> fields of its posts; "" for all other indexes."""
+"""The fields of posts by index. The key "" stands for all other indexes."""
 
 
 @dataclass(frozen=True)
 class SearchDefaults:
-    """Settings of searches that do not override them."""
+    """Settings that hold for a search unless it overrides them."""
 
     fields: PostFields = PostFields()
     candidates: int = 100  # Hits to rerank
-    most: int = 2000  # Hits to rerank, at most
-    seconds: float = 5.0  # Time for the scores
+    most: int = 2000  # Most hits that a search may ask to rerank
+    seconds: float = 5.0  # Seconds in which the scores must be there
     weight: float | None = None
-    """Share of the model in a mixture with the engine's score; None: the model alone.
+    """Share of the model in a mixture with the engine's score, or None for no mixture.
     """
-    indexes: Sequence[str] = ("*",)  # Names and patterns of the readable indexes
+    indexes: Sequence[str] = ("*",)  # Names and patterns of indexes that may be read
     served: FieldsOf = field(default_factory=dict)
-    """Fields of single indexes; others have ``fields``."""
+    """The fields of some indexes. All other indexes have ``fields``."""
     numbers: Sequence[str] = ()
-    """Numbers that models read; without other names they are the fields."""
+    """The numbers that models read. By default their fields have the same names."""
     reads_ubi: bool = False
-    """Whether ``ext.ubi`` is for the service's log, not for the engine."""
+    """Whether ``ext.ubi`` is meant for the service's log and not for the engine."""
 
 
 class Ubi(msgspec.Struct):
-    """``ext.ubi``, of OpenSearch's User Behavior Insights."""
+    """The object ``ext.ubi`` of OpenSearch's User Behavior Insights."""
 
     query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
@@ -95,7 +97,7 @@ _Fields = Annotated[list[str], Meta(min_length=1, max_length=100)]
 
 
 class _Rerank(msgspec.Struct, forbid_unknown_fields=True):
-    """``ext.rerank``, in the form of OpenSearch's processor."""
+    """The object ``ext.rerank``, in the form that OpenSearch's processor reads."""
 
     query_context: _QueryContext | None = None
     document_fields: _Fields | None = None
@@ -112,37 +114,40 @@ class _Ext(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Candidates:
-    """The best hits of a search, which are reranked, and the caller's page."""
+    """Which hits of a search are reranked, and which page the caller wants."""
 
     query: str  # The text that the models read
-    start: int  # First hit of the page
-    size: int  # Hits of the page
-    depth: int  # Hits to rerank; later hits keep the engine's order
+    start: int  # Number of hits before the page
+    size: int  # Number of hits on the page
+    depth: int  # Number of hits to rerank; later hits keep the engine's order
     fields: FieldsOf
-    added: Sequence[str]  # Fields that only the reranker needs
+    added: Sequence[str]  # Fields that are requested only for the reranker
     place: int  # Hash of the indexes and the added fields
     bodies: tuple[bytes, bytes]
-    """The search without the added fields, if its hits show sources, and with them."""
-    model: str | None  # Model that the caller names
+    """(the body that the engine gets first, the body with the added fields).
+
+    The first one lacks the added fields if the sources of hits come anyway.
+    """
+    model: str | None  # The model that the caller names
     weight: float | None
-    ubi: Ubi | None  # ``ext.ubi``, if it is for the log
+    ubi: Ubi | None  # ``ext.ubi`` if it is meant for the log
 
 
 class Search(NamedTuple):
-    """A search as the engine is to see it.
+    """A search in the form that the engine gets.
 
-    Without ``candidates`` it passes unchanged, for a ``reason``.
+    Without ``candidates`` it passes unchanged, and ``reason`` says why.
     """
 
     body: bytes
     candidates: Candidates | None
     reason: str = ""
-    outcome: str = "unchanged"  # Label in the metrics
-    header: bytes = b""  # Header line in a request of several searches
+    outcome: str = "unchanged"  # Label of the search in the metrics
+    header: bytes = b""  # Its header line if a request has several searches
 
 
 class UnchangedError(Exception):
-    """A search passes unchanged."""
+    """A search cannot be reranked, and has to pass unchanged."""
 
     def __init__(self, reason: str, outcome: str = "unchanged") -> None:
         super().__init__(reason)
@@ -156,10 +161,11 @@ def read_search(
     defaults: SearchDefaults,
     indexes: Sequence[str] = (),
 ) -> Search:
-    """Read an allowed search of some indexes.
+    """Read a search that has been checked and may pass.
 
-    ``parameters`` are those of the path, or the header in several searches. Raises
-    RequestError for a wrong ``ext.rerank``.
+    ``parameters`` are those of the URL, with those of the search's own header if a
+    request has several searches. ``indexes`` are the searched ones. Raises RequestError
+    if ``ext.rerank`` or ``ext.ubi`` is wrong.
     """
     ext = object_or_empty(content.get("ext"))
     ours = ["rerank"]
@@ -189,9 +195,10 @@ def _is_for_pipeline(
     parameters: Mapping[str, str],
     options: Json,
 ) -> bool:
-    """Whether a pipeline of the engine changes the hits' order, or reads ``ext``.
+    """Whether a pipeline of the engine changes the order of hits, or reads ``ext``.
 
-    The pipeline of a hybrid query joins the hits of its parts; it prevents nothing.
+    The pipeline of a hybrid query only joins the hits of its parts, so the result can
+    still be reranked.
     """
     name = parameters.get("search_pipeline") or content.get("search_pipeline")
     if not name:
@@ -201,7 +208,7 @@ def _is_for_pipeline(
 
 
 def _without_options(content: Json, ext: Json, ours: Sequence[str]) -> Json:
-    """The search without the options of ``ext`` that are for the proxy."""
+    """Return the search without the options of ``ext`` that are for the proxy."""
     if not any(name in ext for name in ours):
         return content
     plain = {name: value for name, value in content.items() if name != "ext"}
@@ -218,7 +225,10 @@ def _candidates(
     defaults: SearchDefaults,
     indexes: Sequence[str],
 ) -> Candidates:
-    """The candidates of a search; raises UnchangedError."""
+    """Return the candidates of a search.
+
+    Raises UnchangedError if the search cannot be reranked.
+    """
     options = ext.rerank
     start = _number("from", 0, content, parameters)
     size = _number("size", 10, content, parameters)
@@ -233,7 +243,7 @@ def _candidates(
     search = content | {"from": 0, "size": max(depth, start + size)}
     plain_body = dumped(search)
     added: list[str] = []
-    # Elasticsearch returns a search's fields with the hits of its aggregations, too.
+    # Elasticsearch would also return the fields with each hit of an aggregation.
     if _TOP_HITS not in plain_body:
         added = _added_fields(content, parameters, fields)
     body_with_fields = plain_body
@@ -262,7 +272,7 @@ def _candidates(
 
 
 def _inner_search(content: Json) -> Json:
-    """The search itself, or that inside of a standard retriever."""
+    """Return the search, or the one inside its standard retriever."""
     retriever = content.get("retriever")
     if isinstance(retriever, dict):
         return object_or_empty(retriever.get("standard"))
@@ -270,7 +280,7 @@ def _inner_search(content: Json) -> Json:
 
 
 def _query(inner: Json, parameters: Mapping[str, str]) -> Any:
-    """The query of a search; the parameter ``q`` has priority."""
+    """Return the query of a search. The parameter ``q`` takes precedence."""
     if parameters.get("q"):
         text = parameters["q"]
         field = parameters.get("df", "*")
@@ -286,7 +296,7 @@ def _check_order(
     inner: Json,
     parameters: Mapping[str, str],
 ) -> None:
-    """Raise UnchangedError unless the best hits come first."""
+    """Raise UnchangedError unless the hits are ordered by score, from the best one."""
     sources = (content, inner, parameters)
     for source in sources:
         if any(source.get(name) not in (None, "") for name in LISTS["continued"]):
@@ -297,7 +307,7 @@ def _check_order(
 
 
 def _check_page(start: int, size: int, depth: int) -> None:
-    """Raise UnchangedError unless the page shows reranked hits."""
+    """Raise UnchangedError unless the page would show reranked hits."""
     if not size:
         raise UnchangedError("the search shows no hits")
     if start >= depth:
@@ -310,7 +320,7 @@ def _check_response_parts(
     content: Json,
     parameters: Mapping[str, str],
 ) -> None:
-    """Raise UnchangedError if the response lacks parts that reranking needs."""
+    """Raise UnchangedError if the response will lack parts that reranking needs."""
     stored = field_names(content.get("stored_fields"))
     stored += field_names(parameters.get("stored_fields"))
     has_field_list = isinstance(content.get("fields"), list | None)
@@ -324,7 +334,10 @@ def _number(
     content: Json,
     parameters: Mapping[str, str],
 ) -> int:
-    """A number of the path, else of the body, also as a text; else UnchangedError."""
+    """Return a number from the parameters, or else from the body, or else the default.
+
+    It may be written as a string. Raises UnchangedError if it is no whole number.
+    """
     in_body = str(content.get(name, default))
     number = str(parameters.get(name, in_body))
     for text in (in_body, number):
@@ -341,12 +354,12 @@ def _fields(
     defaults: SearchDefaults,
     indexes: Sequence[str],
 ) -> FieldsOf:
-    """The fields of posts as a search names them, else those of its indexes."""
+    """Return the fields that a search names, or else the fields of its indexes."""
     by_index = {"": defaults.fields}
     for index, fields in defaults.served.items():
         if any(matches(pattern, index) for pattern in indexes):
             by_index[index] = fields
-    # Hits of an alias have the name of an index behind it.
+    # Hits found through an alias have the name of an index behind the alias.
     of_names = {by_index.get(name, defaults.fields) for name in indexes}
     if len(of_names) == 1:
         by_index[""] = of_names.pop()
@@ -361,7 +374,7 @@ def _named_fields(
     options: _Rerank,
     defaults: SearchDefaults,
 ) -> PostFields:
-    """The fields of an index, with those that a search names instead."""
+    """Return the fields of an index, replaced by those that a search names."""
     names = options.document_fields
     if names is not None:
         texts = tuple(name for name in names if name != fields.url)
@@ -377,7 +390,7 @@ def _named_fields(
 
 
 def text_fields(fields: FieldsOf) -> list[str]:
-    """Names of the text fields of all indexes."""
+    """Return the names of the text fields of all indexes."""
     names: list[str] = []
     for of_index in fields.values():
         names += of_index.texts
@@ -385,9 +398,10 @@ def text_fields(fields: FieldsOf) -> list[str]:
 
 
 def _text(query: Any, content: Json, options: _Rerank, fields: FieldsOf) -> str:
-    """The text of the query; raises UnchangedError without one.
+    """Return the text of the query.
 
-    It is given by ``ext.rerank``, or that of a query on text fields.
+    It is given by ``ext.rerank``, or else taken from the query. Raises UnchangedError
+    if there is none.
     """
     names = text_fields(fields)
     context = options.query_context or _QueryContext()
@@ -404,7 +418,10 @@ def _text(query: Any, content: Json, options: _Rerank, fields: FieldsOf) -> str:
 
 
 def _text_at(content: Json, path: str) -> str:
-    """The text at a path in the search."""
+    """Return the text at a path in the search.
+
+    Raises RequestError if there is no text at this path.
+    """
     for value in values_at(content, path):
         if isinstance(value, str):
             return value
@@ -422,7 +439,7 @@ def _added_fields(
     parameters: Mapping[str, str],
     fields: FieldsOf,
 ) -> list[str]:
-    """Fields that the reranker needs and the search does not ask for."""
+    """Return the fields that the reranker needs but the search does not ask for."""
     patterns: list[str] = []
     for source in (content, parameters):
         patterns += field_names(source.get("docvalue_fields"))
@@ -440,7 +457,7 @@ def _added_fields(
 
 
 def _shows_sources(content: Json, parameters: Mapping[str, str]) -> bool:
-    """Whether hits come with their whole sources."""
+    """Whether the hits come with their whole sources."""
     for name in parameters:
         if name == "stored_fields" or name.startswith("_source"):
             return False

@@ -1,4 +1,4 @@
-"""A call on the engine's paths, as the engine is to see it."""
+"""A call to one of the engine's paths, in the form that the engine gets."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,52 +22,56 @@ from tweetrerank.pipeline.service.service_errors import RequestError
 Headers = Iterable[tuple[str, str]]
 
 _CALLS: Mapping[str, Mapping[str, str]] = LISTS["calls"]
-"""Path after the index -> method -> kind of work or body.
+"""The kind of each call that may pass, by its path after the index and its method.
 
-``*`` is an id or a list of fields.
+In a path, ``*`` stands for an id or a list of fields.
 """
 _FIRST_PARTS = {path.partition("/")[0] for path in _CALLS}
-"""First parts of paths without an index."""
+"""The first parts of paths that have no index."""
 
 _VENDOR = re.compile(r"(application/vnd\.elasticsearch)\+\w+( *; *compatible-with=\d+)")
-"""A media type for a version of Elasticsearch."""
+"""A media type that names a version of Elasticsearch."""
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A call that may pass, as the engine is to see it."""
+    """A call that may pass, in the form that the engine gets."""
 
     record: Record
     method: str
-    kind: str  # Kind of work, or of the body's grammar
-    path: str  # In visible ASCII; for templates, that of the searches made of them
-    indexes: Sequence[str]  # Names and patterns in the path
-    name: str  # Id at the end of the path; "" for none
+    kind: str  # What the call does, or which grammar its body has
+    path: str  # In visible ASCII; for a template, the path of the search made from it
+    indexes: Sequence[str]  # Names and patterns of indexes in the path
+    name: str  # Id at the end of the path, or ""
     parameters: Mapping[str, str]
     headers: Sequence[tuple[str, str]]
-    body: bytes  # Without one, that of the parameter ``source``
-    is_yaml: bool  # Whether the response is to be YAML
-    deadline: float | None  # On the clock of ``time.perf_counter``; None is never
+    body: bytes  # The parameter ``source`` takes the place of an empty body
+    is_yaml: bool  # Whether the caller wants YAML
+    deadline: float | None  # On the clock of ``time.perf_counter``; None means never
 
     @property
     def is_several(self) -> bool:
-        """Whether the body has several searches."""
+        """Whether the body may have several searches."""
         return self.kind in ("searches", "templates")
 
 
 class _Path(NamedTuple):
-    """A path, taken apart."""
+    """The parts of a path."""
 
-    first: str  # First part: names of indexes, or the first part of the call
+    first: str  # Names of indexes, or the first part of the call
     has_index: bool
-    tail: list[str]  # Parts of the call
+    tail: list[str]  # All parts of the call
 
 
 def read_call(
     request: Request,
     served: Sequence[str],
 ) -> EngineRequest:
-    """Read a call without its body; raises RequestError if it does not pass."""
+    """Read a call, still without its body.
+
+    Also notes its index in the request's record. Raises RequestError if the call may
+    not pass.
+    """
     record = request.state.record
     path = _read_path(request)
     kind, name = _kind_and_name(request, path)
@@ -119,7 +123,10 @@ def _kind_and_name(
     request: Request,
     path: _Path,
 ) -> tuple[str, str]:
-    """Kind of a call, and the id at the end of its path; RequestError if refused."""
+    """Return (kind of a call, id at the end of its path or "").
+
+    Raises RequestError if the call may not pass.
+    """
     pattern = "/".join([*path.tail[:-1], "*"])
     methods = _CALLS.get(pattern) or _CALLS.get("/".join(path.tail), {})
     kind = methods.get(request.method, "")
@@ -134,7 +141,10 @@ def _kind_and_name(
 
 
 def _served_name(indexes: Sequence[str], served: Sequence[str]) -> str:
-    """The served pattern of the first index; metrics have these few names alone."""
+    """Return the served pattern that covers the first index, or "" without an index.
+
+    Metrics use it as a label, which therefore has only a few values.
+    """
     if indexes:
         for pattern in served:
             if matches(pattern, indexes[0]):
@@ -143,7 +153,7 @@ def _served_name(indexes: Sequence[str], served: Sequence[str]) -> str:
 
 
 def _read_parameters(request: Request) -> dict[str, str]:
-    """The parameters of the path; RequestError for one that does not pass."""
+    """Return the parameters of the URL; raises RequestError if one may not pass."""
     query = request.scope["query_string"].decode("utf-8", "replace")
     pairs = parse_qsl(query.replace(";", "&"), keep_blank_values=True)
     parameters = dict(pairs)
@@ -157,7 +167,10 @@ def _engine_path(
     tail: Sequence[str],
     kind: str,
 ) -> str:
-    """The path for the engine, with its indexes; for a template, that of a search."""
+    """Return the path for the engine, with the indexes.
+
+    For a template it is the path of the search that is made from it.
+    """
     names: list[str] = []
     if indexes:
         names.append(quote(",".join(indexes), ",*:"))
@@ -168,7 +181,7 @@ def _engine_path(
 
 
 def _deadline(request: Request) -> float | None:
-    with suppress(RequestError):  # The header may be meant for the engine.
+    with suppress(RequestError):  # The header may be meant for the engine
         return deadline_of(request)
     return None
 
@@ -176,9 +189,9 @@ def _deadline(request: Request) -> float | None:
 def with_body(call: EngineRequest, body: bytes) -> EngineRequest:
     """Return a call with its body.
 
-    A missing type, or the type of an empty body, becomes that of the body which the
-    call gets here. Elasticsearch wants one version, or none, in the types of body and
-    response.
+    If the header for the type is missing, or the body comes from the URL, the type is
+    set to JSON. Elasticsearch requires the types of the request body and the response
+    to name the same version, or neither to name one.
     """
     if not body.strip():
         body = call.body
@@ -193,14 +206,14 @@ def _with(
     name: str,
     value: str,
 ) -> list[tuple[str, str]]:
-    """Headers with another value of a name."""
+    """Return the headers with a new value for one name."""
     changed = [header for header in headers if header[0] != name]
     changed.append((name, value))
     return changed
 
 
 def _json_type(headers: Mapping[str, str]) -> str:
-    """The type of JSON, for the version of Elasticsearch that the caller accepts."""
+    """Return the JSON type for the version of Elasticsearch that the caller accepts."""
     vendor = _VENDOR.fullmatch(headers.get("accept", "").strip())
     if vendor:
         return f"{vendor[1]}+json{vendor[2]}"

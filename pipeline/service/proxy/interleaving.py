@@ -1,4 +1,4 @@
-"""Logged rankings, and rankings that interleave the posts of two models."""
+"""Rankings that are logged, and that may interleave the posts of two models."""
 
 import asyncio
 import os
@@ -18,15 +18,15 @@ from tweetrerank.pipeline.service.scorer import ServedModel
 from tweetrerank.pipeline.service.served_models import Models
 
 Score = Callable[[ServedModel, Record], Awaitable[Any]]
-"""Scores the candidates by a model; a record counts the work."""
+"""A function that scores the candidates by a model and counts the work in a record."""
 
 
 class Ranked(NamedTuple):
-    """The ranking of candidates; only logged searches have the last two fields."""
+    """The ranking of candidates. Only logged searches have the last two fields."""
 
-    rows: Sequence[tuple[int, str]]  # Rows of the hits and their new scores, best first
+    rows: Sequence[tuple[int, str]]  # (row of a hit, its new score), best first
     search_id: str = ""
-    ext: Mapping[str, Any] = {}  # Members of ``ext`` in the response
+    ext: Mapping[str, Any] = {}  # Members for ``ext`` in the response
 
 
 def team_draft(
@@ -34,12 +34,13 @@ def team_draft(
     challenger: Sequence[int],
     seed: str,
 ) -> tuple[list[int], list[int]]:
-    """Merge two rankings of the same rows; returns the rows and the team of each place.
+    """Merge two rankings of the same rows; return the rows and each place's team.
 
-    Team-draft interleaving (Radlinski, Kurup & Joachims, CIKM 2008, section 5.2): in
-    each round a coin decides which ranking first adds its best row that is not in the
-    list yet. Rows above the first difference belong to no team (0). ``seed`` determines
-    the coins: pages of a search must agree.
+    This is team-draft interleaving (Radlinski, Kurup & Joachims, CIKM 2008, section
+    5.2). In each round, a coin decides which ranking is the first to add its best row
+    that is not in the list yet. Rows above the first difference belong to no team,
+    which is written as 0. ``seed`` determines the coins, as all pages of a search must
+    agree.
     """
     coins = random.Random(seed)
     equal = _common_length(champion, challenger)
@@ -58,7 +59,7 @@ def team_draft(
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Number of places before the first difference."""
+    """Return the number of places before the first difference."""
     for place, (row, other) in enumerate(zip(first, second, strict=True)):
         if row != other:
             return place
@@ -66,7 +67,7 @@ def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 class LoggedSearch:
-    """A search on its way into the log, with a challenger's posts if it is drawn."""
+    """A search that is ranked for the log, with a challenger's posts if it is drawn."""
 
     def __init__(
         self,
@@ -85,18 +86,26 @@ class LoggedSearch:
         self.search_id = self._find_search_id()
 
     def _find_search_id(self) -> str:
-        """The id of the search that this one continues, the client's, or a new one."""
+        """Return the id of the search that this one continues, or else its own id.
+
+        Its own id is the client's if there is one, or else a new one.
+        """
         if not self._client_id:
             return os.urandom(16).hex()
         return self._log.known(self._client_id) or self._client_id
 
     @property
     def challenger(self) -> ServedModel | None:
-        """The model whose posts are interleaved with the model's; None for none."""
+        """The model whose posts are interleaved with the model's, or None.
+
+        It is None if the search is not drawn, if it uses another model than the default
+        one, or if both models are the same.
+        """
         challenger = self._models.challenger
         if not self._log.is_drawn(self.search_id):
             return None
-        # A further page must continue the same list, which only a client's id shows.
+        # A later page must continue the same list, which only an id from the client can
+        # tell.
         if self._candidates.start and not self._client_id:
             return None
         model = self._model
@@ -115,7 +124,11 @@ class LoggedSearch:
         record: Record,
         hits: Sequence[Hit],
     ) -> Ranked:
-        """Rank the hits by the model's scores and log the page; raises RequestError."""
+        """Rank the hits by the model's scores, and log the page.
+
+        If the challenger fails, the error is logged and the model's ranking stays as it
+        is. Raises the error if the model itself fails.
+        """
         challenger = self.challenger
         work = [score(self._model, record)]
         if challenger:
@@ -134,7 +147,7 @@ class LoggedSearch:
                 LOG.error(message, record.request_id, result)
                 continue
             order, teams = team_draft(order, result.order, self.search_id)
-            # Clients expect descending scores, which two models together do not have.
+            # Clients expect descending scores, but those of two models do not descend.
             scores = [score for _, score in rows]
             rows = list(zip(order, scores, strict=True))
         signed_id = self._write(order, teams, record, hits)
@@ -150,7 +163,7 @@ class LoggedSearch:
         record: Record,
         hits: Sequence[Hit],
     ) -> str:
-        """Log the page of the search; returns the search's signed id."""
+        """Log the page of the search, and return the signed id of the search."""
         candidates = self._candidates
         page = slice(candidates.start, candidates.start + candidates.size)
         challenger = self._models.challenger

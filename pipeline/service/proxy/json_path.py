@@ -1,4 +1,4 @@
-"""Values at paths in JSON, as the engines' mappings name fields."""
+"""Finds values in JSON by paths, as the engines' mappings name fields."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,24 +7,24 @@ Json = dict[str, Any]
 
 
 def object_or_empty(value: Any) -> Json:
-    """The value if it is an object, else {}."""
+    """Return the value if it is an object, else {}."""
     if isinstance(value, dict):
         return value
     return {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """The value if it is a list, else a list of it."""
+    """Return the value if it is a list, else a list with this value."""
     if isinstance(value, list):
         return value
     return [value]
 
 
 def values_at(value: Any, path: str) -> Iterator[Any]:
-    """Yield the values at a path of names joined by dots.
+    """Yield the values at a path, which consists of names joined by dots.
 
-    Names may contain dots. Items of a list may be named by their place, and need not
-    be.
+    Names may contain dots themselves. The path may name an item of a list by its place;
+    otherwise it goes into all items.
     """
     if isinstance(value, list):
         for place, item in enumerate(value):

@@ -1,4 +1,4 @@
-"""Proxy of a search engine, made from the options of the service."""
+"""Makes the proxy of a search engine from the options of the service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tweetrerank.service")
 
-# Seconds for a response of the engine at a start and a reload
+# Seconds in which the engine must answer at the start and at a reload
 ENGINE_SECONDS = 5.0
 
 
@@ -34,10 +34,15 @@ def proxy_of(
     log: SearchLog | None,
     served: dict[str, PostFields],
 ) -> Proxy:
-    """Return the proxy for searches of the engine's indexes.
+    """Return the proxy for searches in the engine's indexes.
+
+    Logs a warning if other machines could read an engine that needs no password.
 
     Args:
-        served: index -> model and fields of its posts, for indexes of collections.
+        options: the options of the service, which must name an engine.
+        service: the service that scores the hits.
+        log: the log for reranked searches, or None.
+        served: the model and the fields for each index that belongs to a collection.
     """
     assert options.engine
     defaults = SearchDefaults(
@@ -63,9 +68,10 @@ def proxy_of(
 
 
 def fields_of(options: Options, address: EngineAddress | None = None) -> PostFields:
-    """Return the fields of posts in an index.
+    """Return the fields of the posts in an index.
 
-    Fields of the options come first, then those of the address, then this project's.
+    Fields named by the options take precedence over those of the address, and these
+    over the fields of indexes built by this project.
     """
     text = options.text_field
     url = options.url_field
@@ -84,10 +90,9 @@ def fields_of(options: Options, address: EngineAddress | None = None) -> PostFie
 def fields_by_index(
     options: Options, collections: Sequence[Collection]
 ) -> dict[str, PostFields]:
-    """Return the model and fields of the collections' indexes, by index.
+    """Return the model and the fields for each index that belongs to a collection.
 
-    The name of a collection's index may be an alias. The indexes behind it have the
-    same fields.
+    If a collection names an alias, the indexes behind it have the same fields.
     """
     fields: dict[str, PostFields] = {}
     if not options.engine:
@@ -104,12 +109,15 @@ def fields_by_index(
 
 
 def _indexes_behind(address: EngineAddress, collection: str) -> list[str]:
-    """Return the indexes behind an alias; a warning reports an engine that fails."""
+    """Return the indexes behind an alias.
+
+    If the engine fails, a warning is logged and there are none.
+    """
     pool = ThreadPoolExecutor(1, "reload")
     try:
         indexes = list(pool.submit(_aliases, address).result(ENGINE_SECONDS))
     except (DataError, OSError) as error:
-        # TimeoutError, or a lost file of its user or CA
+        # A TimeoutError, or a missing file with its user or CA
         problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
         LOG.warning(
             "%s: its index may be an alias, which is not known: %s",

@@ -1,4 +1,4 @@
-"""The text that a search looks for, in a query of the engines' language."""
+"""Finds the text that a search looks for in a query in the engines' language."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ from tweetrerank.pipeline.service.proxy.allowed import LISTS, matches
 from tweetrerank.pipeline.service.proxy.json_path import Json, object_or_empty
 
 _PLAIN = (str, int, float)
-"""Types of a text; a truth value is none."""
+"""The types of values that are texts. A bool is not one, though it is an int."""
 
 _LONGEST_TEXT = 2000
-"""Characters of a query that are read; models read fewer."""
+"""Number of characters of a query that are read. Models read fewer."""
 
 _SYNTAX = re.compile(
     r"""(?P<sign>[+!-]?)(?P<field>(?:[^\s:"()\[\]{}/\\]|\\.)+:)?
@@ -25,19 +25,22 @@ _SYNTAX = re.compile(
     """,
     re.VERBOSE,
 )
-"""Signs, fields and values of ``query_string``."""
+"""The signs, fields and values of a ``query_string``."""
 
 _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
-"""Escapes, whose character stays, wildcards, and marks at the end of a word."""
+"""Escapes, wildcards, and marks at the end of a word. The escaped character stays."""
 
 _OPERATORS = ("AND", "OR", "NOT", "&&", "||")
 
 _PATTERN_STARTS = "/[{"
-"""First characters of regular expressions and ranges."""
+"""The first characters of regular expressions and ranges."""
 
 
 def text_of(query: Any, fields: Sequence[str]) -> str:
-    """The text of a query, that of the text ``fields`` first; "" without one."""
+    """Return the text that a query looks for, or "" if there is none.
+
+    The first text that is searched in ``fields`` takes precedence over all others.
+    """
     texts = [pair for pair in _texts(query, fields) if pair[1].strip()]
     for is_on_fields, text in texts:
         if is_on_fields:
@@ -51,9 +54,9 @@ def _texts(
     query: Any,
     fields: Sequence[str],
 ) -> Iterator[tuple[bool, str]]:
-    """Texts of the queries in a query, in their order.
+    """Yield the texts of all queries inside a query, in their order.
 
-    Each comes with whether it is searched in ``fields``.
+    Each is a tuple (whether it is searched in ``fields``, the text).
     """
     if isinstance(query, list):
         for item in query:
@@ -76,7 +79,7 @@ def _texts_by_field(
     query: Json,
     fields: Sequence[str],
 ) -> Iterator[tuple[bool, str]]:
-    """Texts of a query such as ``match``, whose keys are fields."""
+    """Yield the texts of a query such as ``match``, which has fields as its keys."""
     for name, text in query.items():
         if isinstance(text, dict):
             text = text.get("query")
@@ -89,7 +92,7 @@ def _text_on_fields(
     query: Json,
     fields: Sequence[str],
 ) -> Iterator[tuple[bool, str]]:
-    """The text of a query such as ``multi_match``, which lists its fields."""
+    """Yield the text of a query such as ``multi_match``, which lists its fields."""
     text = query.get("query")
     listed = field_names(query.get("fields"))
     names = [name.partition("^")[0] for name in listed]
@@ -99,7 +102,7 @@ def _text_on_fields(
     if type(text) not in _PLAIN or not (is_on_fields or listed):
         return
     if kind == "query_string":
-        # Fields are texts by their use, too.
+        # The listed fields count as text fields because they are searched.
         yield is_on_fields, plain_text(text, list(fields) + names)
     elif kind == "simple_query_string":
         yield is_on_fields, plain_text(text, None)
@@ -108,7 +111,7 @@ def _text_on_fields(
 
 
 def field_names(value: Any) -> list[str]:
-    """Names of fields in one of the forms that the engines take."""
+    """Return the names of fields, given in one of the forms that the engines accept."""
     if isinstance(value, str):
         return value.split(",")
     names: list[str] = []
@@ -123,14 +126,15 @@ def field_names(value: Any) -> list[str]:
 
 
 def _is_text_field(name: str, fields: Sequence[str]) -> bool:
-    """Whether a name or pattern means a text field, or a subfield of one."""
+    """Whether a name or pattern stands for a text field or a subfield of one."""
     return any(matches(name, field) or name.startswith(f"{field}.") for field in fields)
 
 
 def plain_text(text: Any, fields: Sequence[str] | None) -> str:
-    """The wanted words of a ``query_string``.
+    """Return the words that a ``query_string`` wants, without those it excludes.
 
-    ``fields`` are the text fields. None: a simple query string, which names no fields.
+    ``fields`` are the text fields. They are None for a ``simple_query_string``, whose
+    syntax has no fields.
     """
     reader = _QueryStringReader(fields)
     for match in _SYNTAX.finditer(str(text)[:_LONGEST_TEXT]):
@@ -144,11 +148,14 @@ class _QueryStringReader:
     def __init__(self, fields: Sequence[str] | None) -> None:
         self.words: list[str] = []
         self._fields = fields
-        self._groups = [True]  # Whether each open group of brackets is wanted
+        self._groups = [True]  # For each open bracket, whether its words are wanted
         self._is_after_not = False
 
     def read(self, sign: str, field: str, value: str) -> None:
-        """Read a piece: its sign, its field with a colon ("" for none), its value."""
+        """Read a piece of the query string.
+
+        ``field`` ends with a colon, or is "" if the piece has no field.
+        """
         if self._fields is None:
             value = field + value
             field = ""
@@ -178,5 +185,5 @@ class _QueryStringReader:
 
 
 def _unmarked(mark: re.Match[str]) -> str:
-    """The escaped character, or a blank in place of a mark."""
+    """Return the escaped character, or a blank in place of a mark."""
     return mark[1] or " "

@@ -1,16 +1,16 @@
-"""The proxy: answers an engine's searches with their hits reranked.
+"""The proxy, which answers searches of an engine and reranks the hits.
 
-Other calls that clients make around searches pass unchanged. A search takes these
-steps:
+Other calls that clients need around their searches pass unchanged. A search takes
+these steps:
 
 1. :func:`~tweetrerank.pipeline.service.proxy.call.read_call` reads path and parameters,
    :func:`~tweetrerank.pipeline.service.proxy.ask.read_search` the body.
-2. :meth:`Proxy._ask` sends it to the engine, once more if fields are missing.
+2. :meth:`Proxy._ask` sends it to the engine, and once more if fields are missing.
 3. :meth:`Proxy._rerank` scores the candidates of the response.
 4. :meth:`Proxy._page` builds the page that the caller gets.
 
-The header ``X-Reranked`` is true for a reranked page; ``X-Not-Reranked`` has the reason
-for another one.
+In the answer, the header ``X-Reranked`` says whether the page is reranked. If it is
+not, ``X-Not-Reranked`` has the reason.
 """
 
 import asyncio
@@ -70,27 +70,30 @@ from tweetrerank.pipeline.service.rerank_service import Service
 from tweetrerank.pipeline.service.scorer import ServedModel
 from tweetrerank.pipeline.service.service_errors import ErrorFormat, RequestError
 
-SEARCHES = 500  # Searches in one request, at most
+SEARCHES = 500  # Most searches in one request
 
 REPEATED_STATUSES = (200, 400, 500)
-"""Statuses after which the caller's search is sent in place of the proxy's."""
+"""After a response with one of these statuses, the caller's own search is sent."""
 
 _MOST_PLACES = 1000
-"""Bound of the cache of places whose hits lack fields; callers choose its keys."""
+"""Most places for which is remembered that hits lack fields.
 
-_PASSED = ("read", "options", "known", "mget")  # Kinds of calls around searches
+The number is limited because callers can make new places.
+"""
+
+_PASSED = ("read", "options", "known", "mget")  # Kinds of calls that are not searches
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
 
 NO_SCORES = "found no hits with scores"
 
 
 class EngineErrors(ErrorFormat):
-    """Errors in the engines' shape."""
+    """Error responses in the shape that the engines use."""
 
     statuses: ClassVar = {"value": 400, "model": 400}
 
     def explain(self, error: RequestError, request_id: str) -> Any:
-        """A type and the reason."""
+        """Return the error with a type and a reason, as the engines describe one."""
         status = self.status(error)
         kind = "proxy_exception"
         if status < 500:
@@ -100,7 +103,7 @@ class EngineErrors(ErrorFormat):
 
 
 class _Root(Route):
-    """The engine's root; browsers get the service's page in its place."""
+    """The root path of the engine. Browsers get the service's page there instead."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)
@@ -110,7 +113,7 @@ class _Root(Route):
 
 
 def _is_browser(scope: Scope) -> bool:
-    """Whether a caller accepts a page."""
+    """Whether the caller accepts HTML."""
     return any(
         name == b"accept" and b"text/html" in value
         for name, value in scope.get("headers", ())
@@ -118,24 +121,24 @@ def _is_browser(scope: Scope) -> bool:
 
 
 class Exchange(NamedTuple):
-    """Searches that were sent to the engine, and its response."""
+    """The searches that were sent to the engine in one request, and its response."""
 
     searches: Sequence[Search]
     response: Response
     items: Sequence[SearchResponse]
-    """Response to each search; empty if the response cannot be read."""
+    """The response to each search; empty if the engine's response cannot be read."""
 
 
 class Page(NamedTuple):
-    """The page of one search."""
+    """The page that answers one search."""
 
     content: bytes | Raw
-    ranked: Ranked | None  # None if it is not reranked
+    ranked: Ranked | None  # None if the page is not reranked
 
 
 @dataclass
 class Proxy:
-    """Answers searches in front of an engine."""
+    """Answers searches in place of an engine."""
 
     service: Service
     upstream: Upstream
@@ -148,7 +151,10 @@ class Proxy:
         self.root = _Root("/", self.endpoint, methods=["GET", "HEAD"])
 
     async def endpoint(self, request: Request) -> Response:
-        """The response to a call on a path that is not the service's."""
+        """Answer a call to a path that is not one of the service's own.
+
+        Raises RequestError if the call may not pass, or if the engine does not answer.
+        """
         request.state.format = EngineErrors()
         call = read_call(request, self.defaults.indexes)
         async with self.service.bodies.read(request) as body:
@@ -167,7 +173,7 @@ class Proxy:
                 self.upstream.held -= call.record.held
 
     async def _pass(self, call: EngineRequest) -> Response:
-        """Pass a call around searches on; its body and the ids in it are checked."""
+        """Check the body and the ids of a call that is not a search, and pass it on."""
         content: Json = {}
         if call.body.strip() and call.kind != "read":
             content = strict(call.body)
@@ -189,7 +195,7 @@ class Proxy:
         return response
 
     def _remember_ids(self, response: Response) -> None:
-        """Allow the ids in a response, unless it cannot be read."""
+        """Allow the ids in a response. A response that cannot be read has none."""
         try:
             members = members_of(bytes(response.body))
             self.grammar.remember(members)
@@ -197,7 +203,10 @@ class Proxy:
             return
 
     async def _search(self, call: EngineRequest) -> Response:
-        """Answer one search or several; hits are reranked if there are candidates."""
+        """Answer one search or several, and rerank those that have candidates.
+
+        Raises RequestError if all of them are refused.
+        """
         searches = await self._read(call)
         allowed = [search for search in searches if isinstance(search, Search)]
         if not allowed:
@@ -211,7 +220,7 @@ class Proxy:
                 for item, search in zip(exchange.items, exchange.searches, strict=True)
             )
         )
-        # An error of any search in the request
+        # The error may be that of any search in the request
         problem = call.record.error or NO_SCORES
         if not call.is_several:
             return _single_answer(exchange, pages[0], problem)
@@ -221,7 +230,7 @@ class Proxy:
         return _joined_answer(exchange, searches, pages, problem)
 
     def _unread_answer(self, call: EngineRequest, exchange: Exchange) -> Response:
-        """The answer for a response that is an error or cannot be read."""
+        """Return the answer if the engine's response is an error or cannot be read."""
         response = exchange.response
         search = exchange.searches[0]
         if response.status_code != 200:
@@ -236,7 +245,10 @@ class Proxy:
     # Reading the searches of a request
 
     async def _read(self, call: EngineRequest) -> list[Search | RequestError]:
-        """Read the searches of a request; RequestError for a body without any."""
+        """Read the searches of a request; each may be an error that refuses it.
+
+        Raises RequestError if the body has no searches or too many.
+        """
         headers = [b"{}"]
         bodies: list[bytes | RequestError] = [call.body]
         if call.is_several:
@@ -260,7 +272,7 @@ class Proxy:
         body: bytes | RequestError,
         call: EngineRequest,
     ) -> Search | RequestError:
-        """A search as the engine is to see it, or the error that refuses it."""
+        """Read a search in the form that the engine gets, or the error refusing it."""
         if isinstance(body, RequestError):
             return body
         if not header_line.strip():
@@ -290,8 +302,12 @@ class Proxy:
         content: Json,
         call: EngineRequest,
     ) -> Sequence[str]:
-        """The indexes of a search: ``names`` in its header, else those of the path."""
-        # A point in time has indexes. Among several searches it may be overlooked.
+        """Return the indexes of a search: ``names`` in its header, or the path's.
+
+        Raises RequestError if they may not be searched, or if none are named.
+        """
+        # A point in time implies its indexes, but the engine may overlook it in one of
+        # several searches.
         pit = content.get("pit")
         has_indexes = isinstance(pit, dict) and pit.get("id") and not call.is_several
         if names is None:
@@ -306,7 +322,7 @@ class Proxy:
         call: EngineRequest,
         body: bytes | RequestError,
     ) -> bytes | RequestError:
-        """The search of a template, or the error that refuses it."""
+        """Return the search that a template makes, or the error that refuses it."""
         assert isinstance(body, bytes)
         try:
             template = strict(body)
@@ -327,12 +343,14 @@ class Proxy:
         call: EngineRequest,
         searches: list[Search],
     ) -> Exchange:
-        """Send searches for candidates, until their hits can be read.
+        """Send the searches to the engine until their candidates can be read.
 
-        Texts are read from the hits' sources, which come anyway. If these lack a field,
-        the engine is asked for it in a second search, and from then on in the first
-        one, unless shards without sources then fail. The caller's search takes the
-        place of one that fails, so that its answer is the engine's.
+        Texts are read from the sources of hits, which usually come anyway. If the
+        sources lack a field, the searches are sent again and ask for this field. Later
+        searches of the same indexes ask for it at once. Shards without sources may fail
+        when they are asked for fields, and then a search is sent without them. If a
+        search still fails, the caller's own search is sent in its place, so that the
+        caller gets the engine's answer. Replaces items of ``searches``.
         """
         while True:
             bodies = [self._body(search) for search in searches]
@@ -351,7 +369,7 @@ class Proxy:
                 return exchange
 
     def _body(self, search: Search) -> bytes:
-        """The body for the engine, with the added fields where hits lack them."""
+        """Return the body for the engine, with the added fields if hits lack them."""
         candidates = search.candidates
         if candidates is None:
             return search.body
@@ -366,12 +384,15 @@ class Proxy:
         searches: list[Search],
         bodies: list[bytes],
     ) -> Exchange:
-        """Send searches to the engine and read its response."""
+        """Send searches to the engine in one request, and read its response.
+
+        Raises RequestError if the engine does not answer.
+        """
         candidates = [search.candidates for search in searches]
         parameters = dict(call.parameters)
         has_candidates = any(candidates)
         if has_candidates:
-            # They are in the body.
+            # The body has them.
             parameters.pop("from", None)
             parameters.pop("size", None)
         body = bodies[0]
@@ -399,7 +420,7 @@ class Proxy:
         item: SearchResponse | None,
         status: int,
     ) -> Search | None:
-        """The search to send after this response; None if the response will do."""
+        """Return the search to send after this response, or None if none is needed."""
         candidates = search.candidates
         if candidates is None:
             return None
@@ -426,7 +447,7 @@ class Proxy:
         search: Search,
         call: EngineRequest,
     ) -> Page:
-        """The page of a response, reranked if it has candidates with scores."""
+        """Return the page of a response, reranked if its candidates have scores."""
         candidates = item.candidates
         if candidates is None:
             return self._unchanged_page(item, search, call)
@@ -455,7 +476,7 @@ class Proxy:
         search: Search,
         call: EngineRequest,
     ) -> Page:
-        """The response to a search without candidates."""
+        """Return the page for a search without candidates: the engine's response."""
         self.grammar.remember(item.members)
         outcome = search.outcome
         if "error" in item.members:
@@ -470,9 +491,9 @@ class Proxy:
         item: SearchResponse,
         call: EngineRequest,
     ) -> tuple[str, Ranked | None]:
-        """Outcome of the reranking, and the ranking unless it fails.
+        """Return (outcome of the reranking, the ranking or None if it fails).
 
-        The reason of a failure goes into the request's record.
+        The reason for a failure is noted in the record of the request.
         """
         record = call.record
         try:
@@ -493,9 +514,10 @@ class Proxy:
         item: SearchResponse,
         call: EngineRequest,
     ) -> Ranked:
-        """The hits, best first.
+        """Score the hits, and return them with the best first.
 
-        Raises RequestError; if the queue is too long, without a wait.
+        Raises RequestError if there is no text, or if the scores cannot be there in
+        time. If the queue is too long, it is raised at once.
         """
         candidates = item.candidates
         assert candidates and item.reading and item.hits
@@ -525,7 +547,10 @@ class Proxy:
         candidates: Candidates,
         index: str = "",
     ) -> ServedModel:
-        """The model for a search of an index; RequestError for an unknown name."""
+        """Return the model for a search in an index.
+
+        Raises RequestError if the search names an unknown model.
+        """
         fields = candidates.fields.get(index, candidates.fields[""])
         name = candidates.model or fields.model
         if name is None:
@@ -537,7 +562,10 @@ class Proxy:
 
 
 def _header_and_search_lines(body: bytes) -> tuple[list[bytes], list[bytes]]:
-    """The lines of several searches: their headers, and the searches."""
+    """Split the body of several searches into (header lines, search lines).
+
+    Raises RequestError if lines are missing, or if there are too many searches.
+    """
     lines = body.split(b"\n")
     headers = lines[:-1:2]
     searches = lines[1:-1:2]
@@ -552,7 +580,10 @@ def _header_and_search_lines(body: bytes) -> tuple[list[bytes], list[bytes]]:
 
 
 def _take_index_names(header: Json) -> list[Any] | None:
-    """Take the names of indexes out of a header; None if it has no key for them."""
+    """Remove the names of indexes from a header, and return them.
+
+    Returns None if the header names no indexes.
+    """
     names: list[Any] | None = None
     for key in ("index", "indices"):
         value = header.pop(key, None)
@@ -565,7 +596,7 @@ def _render_call(
     call: EngineRequest,
     template: Json,
 ) -> EngineRequest:
-    """The call that renders a template."""
+    """Return the call that asks the engine to render a template."""
     headers = [
         (name, value.replace("x-ndjson", "json")) for name, value in call.headers
     ]
@@ -580,9 +611,10 @@ def _render_call(
 
 
 def _template_output(response: Response, options: Json) -> bytes:
-    """The search that the engine made of a template; raises RequestError.
+    """Return the search that the engine has made from a template.
 
-    ``options`` are those of the template.
+    ``options`` of the template are added to the search. Raises RequestError if the
+    engine did not render the template.
     """
     rendered = bytes(response.body)
     if response.status_code == 200:
@@ -598,7 +630,7 @@ def _lines(
     searches: Sequence[Search],
     bodies: Sequence[bytes],
 ) -> Iterator[bytes]:
-    """Lines of header and search, for a request of several searches."""
+    """Yield the header line and the search line of each search in one request."""
     for search, body in zip(searches, bodies, strict=True):
         yield search.header + b"\n"
         yield body + b"\n"
@@ -608,7 +640,11 @@ def _is_readable(
     item: SearchResponse | None,
     asks_for_fields: bool,
 ) -> bool:
-    """Whether hits can be read; shards without sources may fail if asked for fields."""
+    """Whether the hits of a response can be read.
+
+    If the search asked for fields, no shard may have failed, because shards without
+    sources fail in that case.
+    """
     if item is None or item.hits is None:
         return False
     return not (asks_for_fields and item.has_failed_shards)
@@ -618,19 +654,19 @@ def _is_readable(
 
 
 def _joined_error(searches: Sequence[Search | RequestError]) -> RequestError:
-    """One error for searches that are all refused."""
+    """Return one error for several searches that are all refused."""
     errors = [error for error in searches if isinstance(error, RequestError)]
     messages = dict.fromkeys(error.message for error in errors)
     return RequestError(errors[0].kind, "; ".join(messages))
 
 
 def _is_changed(search: Search) -> bool:
-    """Whether the page of a search may differ from the engine's response."""
+    """Whether the page for a search may differ from the engine's response."""
     return search.candidates is not None or search.outcome == "failed"
 
 
 def _with_ext(members: Members, ranked: Ranked) -> Members:
-    """Members of a response with those of the ranking in ``ext``."""
+    """Return the members of a response, with the ranking's members added to ``ext``."""
     if not ranked.ext:
         return members
     ext: dict[str, Any] = dict(members_of(members.get("ext", b"{}")))
@@ -643,7 +679,7 @@ def _single_answer(
     page: Page,
     problem: str,
 ) -> Response:
-    """The answer to one search."""
+    """Return the answer to a request with one search."""
     ranked = page.ranked
     reason = ""
     if not ranked:
@@ -660,7 +696,7 @@ def _joined_answer(
     pages: Sequence[Page],
     problem: str,
 ) -> Response:
-    """The answer to several searches, with an error for each that is refused."""
+    """Return the answer to several searches, with an error for each refused one."""
     remaining = iter(pages)
     responses: list[bytes | Raw] = []
     for search in searches:
@@ -688,9 +724,10 @@ def _answer(
     content: bytes | Raw,
     reason: str | None = None,
 ) -> Response:
-    """A response with another body.
+    """Replace the body of a response, and return the response.
 
-    ``reason``: reason for which it is not reranked; "" if it is, None for no header.
+    ``reason`` says why it is not reranked. With "" it is reranked, and with None the
+    headers do not say.
     """
     response.body = bytes(content)
     response.headers["content-length"] = str(len(response.body))
@@ -705,9 +742,9 @@ def _written(
     response: Response,
     call: EngineRequest,
 ) -> Response:
-    """The response in the form that the caller wants: pretty, or YAML.
+    """Return the response in the form that the caller wants, pretty or YAML.
 
-    JSON in many lines is YAML, too.
+    Indented JSON is also valid YAML.
     """
     is_reranked = response.headers.get("x-reranked") == "true"
     is_pretty = is_reranked and call.parameters.get("pretty", "false") != "false"

@@ -1,4 +1,4 @@
-"""Requests to the engine, by one pool of connections that stay open."""
+"""Sends requests to the engine, through a pool of connections that stay open."""
 
 import asyncio
 import ssl
@@ -16,32 +16,32 @@ from tweetrerank.pipeline.service.proxy.allowed import LISTS
 from tweetrerank.pipeline.service.proxy.call import EngineRequest
 from tweetrerank.pipeline.service.service_errors import RequestError
 
-CONNECTIONS = 200  # To the engine at a time; more requests wait
-CONNECTING = 5.0  # Seconds for a connection
-TIMEOUT = 60.0  # Seconds for a response, without a deadline of the client
-LARGEST = 32_000_000  # Bytes of a response
-HELD = 4 * LARGEST  # Bytes of all responses in memory
-_HEADER = 65_536  # Bytes of a header; answers with many nodes have long ones
+CONNECTIONS = 200  # Most connections to the engine at a time; more requests wait
+CONNECTING = 5.0  # Seconds in which a connection must be made
+TIMEOUT = 60.0  # Seconds for a response if the client sets no deadline
+LARGEST = 32_000_000  # Most bytes of a response
+HELD = 4 * LARGEST  # Most bytes of all responses in memory
+_HEADER = 65_536  # Most bytes of a header; clusters of many nodes send long ones
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class Upstream:
-    """A search engine of some nodes; the next node is tried if one does not answer.
+    """A search engine with one or more nodes, which are tried one after another.
 
-    ``ca`` is a file with the authority that has signed the engine's certificate. None:
-    the authorities of the system.
+    ``ca`` is a file with the authority that has signed the engine's certificate. With
+    None, the authorities known to the system are used.
     """
 
     def __init__(self, urls: Sequence[str], ca: str | None = None) -> None:
         self._urls = [url.strip().rstrip("/") for url in urls]
         self._context = ssl.create_default_context(cafile=ca)
         self._session: aiohttp.ClientSession | None = None
-        self.held = 0  # Bytes of the responses to requests that are not answered yet
+        self.held = 0  # Bytes of responses to requests that are still in progress
 
     def is_open(self) -> bool:
         """Whether the engine answers callers without a password.
 
-        False if it does not answer.
+        Returns False if the engine cannot be reached.
         """
         url = f"{self._urls[0]}/"
         try:
@@ -51,15 +51,17 @@ class Upstream:
             return False
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         if self._session:
             await self._session.close()
 
     async def send(self, request: EngineRequest) -> Response:
-        """Send a request and return the response.
+        """Send a request to the engine, and return the response.
 
-        The request's record counts the time, and the bytes held. Raises RequestError if
-        no node responds, or if the response is too large, alone or with others.
+        The time and the bytes of the response are added to the record of the request.
+        The caller must subtract these bytes from ``held`` when the response is no
+        longer needed. Raises RequestError if no node answers in time, or if the
+        response is too large, by itself or together with others.
         """
         started = time.perf_counter()
         deadline = request.deadline
@@ -75,30 +77,32 @@ class Upstream:
             request.record.engine += time.perf_counter() - started
 
     async def _first_response(self, request: EngineRequest) -> Response:
-        """The response of the first node that answers."""
-        # An open connection may have been closed by now: a search may be sent twice.
+        """Return the response of the first node that answers."""
+        # The engine may just have closed an open connection, so each request may be
+        # sent once more than there are nodes.
         for attempts_left in range(len(self._urls), -1, -1):
             url = self._urls[0]
             try:
                 return await self._exchange(request, url)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 has_begun = not isinstance(error, _NOT_CONNECTED)
-                # A lost page of a scroll cannot be read again.
+                # A page of a scroll cannot be read again, so it is not requested twice.
                 is_final = has_begun and request.kind == "known"
                 if not attempts_left or is_final:
                     name = type(error).__name__
                     problem = f"{url}: the engine does not answer: {name}"
                     raise RequestError("away", problem) from None
-                if self._urls[0] == url:  # Unless another search has moved it already
+                # Otherwise another request has moved it already
+                if self._urls[0] == url:
                     self._urls = [*self._urls[1:], url]
         raise AssertionError
 
     def _open_session(self) -> aiohttp.ClientSession:
-        """The pool of connections; it must be made in the event loop."""
+        """Return the pool of connections, which must be created in the event loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._context),
-                # Cookies of one caller are not for the next.
+                # Cookies set for one caller must not be sent for the next.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("user-agent", "content-type", "accept"),
                 max_line_size=_HEADER,
@@ -107,7 +111,7 @@ class Upstream:
         return self._session
 
     async def _exchange(self, request: EngineRequest, url: str) -> Response:
-        """The response of a node."""
+        """Send a request to one node, and return its response."""
         query = urlencode(request.parameters)
         target = f"{url}{request.path}?{query}".rstrip("?")
         headers = passed(request.headers)
@@ -122,7 +126,7 @@ class Upstream:
         ) as response:
             content = await self._read(response, request)
             answer = Response(content, response.status)
-            if request.method == "HEAD":  # The length that GET would have
+            if request.method == "HEAD":  # The length that a GET would have
                 length = response.headers.get("content-length", "0")
                 answer.headers["content-length"] = length
         for name, value in passed(response.headers.items()):
@@ -135,7 +139,11 @@ class Upstream:
         response: aiohttp.ClientResponse,
         request: EngineRequest,
     ) -> bytes:
-        """The body of a response, up to a limit for it and for all responses."""
+        """Return the body of a response.
+
+        Raises RequestError if it exceeds the limit for one response or for all
+        together.
+        """
         content = bytearray()
         async for chunk in response.content.iter_any():
             content += chunk
@@ -153,9 +161,9 @@ class Upstream:
 
 
 def encoding_of(url: str) -> str:
-    """Encoding of a node's responses.
+    """Return the encoding in which a node should send its responses.
 
-    Within a machine, compression takes longer than it saves.
+    Within one machine, compression would take more time than it saves.
     """
     host = urlsplit(url).hostname or ""
     if host in ("localhost", "::1") or host.startswith("127."):
@@ -164,9 +172,10 @@ def encoding_of(url: str) -> str:
 
 
 def passed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Headers that pass to the other side.
+    """Return the headers that pass to the other side, with names in lower case.
 
-    Headers of one connection do not, nor do those that ``Connection`` names.
+    Headers that concern a single connection do not pass, nor do those that the header
+    ``Connection`` names.
     """
     lower = [(name.lower(), value) for name, value in headers]
     left_out = set(LISTS["connection"])
