@@ -98,7 +98,7 @@ def main(options: Options) -> None:
 
 
 def adapt(options: Options, collection: Collection) -> None:
-    """Encode the posts, fit word vectors to the encodings, check the fit, and write them.
+    """Encode the posts, fit word vectors to the encodings, check and write them.
 
     The collection must have an index. Raises DataError if fewer than two of its posts
     have a text.

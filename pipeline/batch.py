@@ -278,7 +278,8 @@ def _score_here(output: Path, job: Job, model: Any, reads_lists: bool) -> list[R
     unknown_numbers: Counter[str] = Counter()
     post_count = 0
     started = perf_counter()
-    warnings.filterwarnings("ignore", ".* reads numbers")  # The posts without a number are counted below.
+    # The posts without a number are counted below instead.
+    warnings.filterwarnings("ignore", ".* reads numbers")
     with (
         bar(0, "scoring", "row") as progress,
         open_writer(output, job.files, form) as write,

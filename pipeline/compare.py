@@ -28,8 +28,8 @@ from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import argument
 from tweetrerank.pipeline.text import print_table, say
 
-# Parameter a of the prior Beta(a, a) of the share of wins. It is chosen for the shares
-# that occur: if users can distinguish two rankers, the better one wins 50 to 65 % of the
+# Parameter a of the prior Beta(a, a) of the share of wins. It fits the shares that
+# occur: if users can distinguish two rankers, the better one wins 50 to 65 % of the
 # searches.
 PRIOR = 30.0
 # The evidence from which on the challenger counts as better

@@ -208,7 +208,7 @@ class OpenSearch(Parts):
     """
 
     def install(self, model: str) -> None:
-        """Make the new parts, then remove the old ones, so that searches never fail.
+        """Make the new parts, then remove the old ones, so that searches work meanwhile.
 
         Raises DataError if a pipeline or an index's default pipeline is not ours.
         """
@@ -274,7 +274,7 @@ class OpenSearch(Parts):
         return content["parameters"]["model"]
 
     def _predict(self, model_id: str) -> None:
-        """Score a sample. Raises EngineError if the service does not answer the engine."""
+        """Score a sample. Raises EngineError if the engine cannot reach the service."""
         self.request("POST", f"{PREDICT}/{model_id}", self.template("predict"))
 
     def remove(self) -> None:

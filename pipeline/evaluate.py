@@ -78,7 +78,9 @@ class Judgments(NamedTuple):
 
 
 def main(options: Options) -> None:
-    """Evaluate the runs, print tables, and warn of runs that do not fit the judgments."""
+    """Evaluate the runs, print tables, and warn of runs that do not fit the
+    judgments.
+    """
     parse_measures(options.measures)
     paths = _paths(options)
     judgments = _judgments(options.qrels, options.data)

@@ -80,7 +80,7 @@ class Entry(NamedTuple):
     groups: tuple[str, ...]  # Collections that need it
     url: str | None  # None if users have to copy the file by hand
     cuts: tuple[Cut, ...] = ()
-    """Smaller files that are cut from this one. If all exist, this one is not needed."""
+    """Smaller files that are cut from this one. If all exist, it is not needed."""
 
     def missing_cuts(self, folder: Path) -> list[Cut]:
         """Return the ``cuts`` that are not in the data folder."""
@@ -281,7 +281,7 @@ def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
     try:
         files.fetch(entry.path, downloader=_downloader(entry))
     except (RequestException, ValueError) as error:
-        # The cause is short. The error around it repeats the connection pool and address.
+        # The cause is short. The error around it repeats the connection pool.
         cause = getattr(next(iter(error.args), None), "reason", None)
         if cause:
             reason = str(cause).rpartition(": ")[2]
@@ -334,7 +334,7 @@ def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
     words_of_texts = _words(texts)
 
     def is_chosen(words: Sequence[str]) -> list[bool]:
-        """Return for each word whether to keep it. The words come by descending frequency."""
+        """Return whether to keep each word. The most frequent word comes first."""
         usable = [not cut.plain or bool(PLAIN.fullmatch(word)) for word in words]
         ranked = zip(words, usable, accumulate(usable), strict=True)
         return [
