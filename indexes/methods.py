@@ -57,15 +57,15 @@ class BM25(_Parameters):
     name: ClassVar[str] = "bm25"
     k1: float = 0.15  # Term frequency saturation; at least 0
     b: float = 0.0
-    """Length normalization, from 0 to 1. With 0, ties are frequent. Ties are broken by the
-    id, so newer posts come first."""
+    """Length normalization, from 0 to 1. With 0, ties are frequent. Of posts with equal
+    scores, new ones come first."""
 
 
 @dataclass(frozen=True)
 class RM3(_Parameters):
-    """Pseudo-relevance feedback with the relevance model RM3 (Abdul-Jaleel et al., 2004).
+    """Pseudo-relevance feedback with the relevance model RM3.
 
-    A second search adds words from the best posts of the first one.
+    See Abdul-Jaleel et al., 2004. A second search adds words from the best posts of the first one.
     """
 
     name: ClassVar[str] = "rm3"

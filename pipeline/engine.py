@@ -208,7 +208,7 @@ class OpenSearch(Parts):
     """
 
     def install(self, model: str) -> None:
-        """Make the new parts, then remove the old ones, so that searches work meanwhile.
+        """Make the new parts, then remove the old ones. Searches work meanwhile.
 
         Raises DataError if a pipeline or an index's default pipeline is not ours.
         """

@@ -78,7 +78,7 @@ class _NoOptions:
 
 
 def _help() -> str:
-    """Return the help text of the console command, with one line for each subcommand."""
+    """Return the help text of the console command, with a line for each subcommand."""
     lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
     for name in COMMANDS:
         description = import_module(f"tweetrerank.pipeline.{name}").__doc__ or ""

@@ -159,7 +159,7 @@ def size(text: str) -> int:
 
 
 def existing_file(text: str) -> Path:
-    """Parse the path of a file. Raises ValueError if it is a folder or does not exist."""
+    """Parse the path of an existing file. Raises ValueError if there is none."""
     path = Path(text)
     if path.is_dir():
         raise ValueError(f"found the folder {text}, expected a file")
