@@ -65,7 +65,8 @@ class BM25(_Parameters):
 class RM3(_Parameters):
     """Pseudo-relevance feedback with the relevance model RM3.
 
-    See Abdul-Jaleel et al., 2004. A second search adds words from the best posts of the first one.
+    A second search adds words from the best posts of the first one (Abdul-Jaleel et
+    al., 2004).
     """
 
     name: ClassVar[str] = "rm3"

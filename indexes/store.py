@@ -216,8 +216,8 @@ def _fill(
     connection: sqlite3.Connection, posts: Iterable[Post], sources: Sequence[Path | str]
 ) -> Summary:
     """Write the posts, sort them, and check that no id is repeated."""
-    # No journal is needed, because an unfinished file is never repaired. The cache's size
-    # also limits the runs that are sorted in memory. sqlite merges 16
+    # No journal is needed, because an unfinished file is never repaired. The size of
+    # the cache also limits the runs that are sorted in memory. sqlite merges 16
     # runs at a time.
     connection.executescript(
         f"""

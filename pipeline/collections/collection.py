@@ -188,7 +188,7 @@ class Collection:
 
     @cached_property
     def training_qrels(self) -> Qrels | None:
-        """Judgments of the topics to search and for training, None if there are none."""
+        """Judgments for searching and for training together, None if there are none."""
         return merged(self._grades) or None
 
     @cached_property
@@ -421,8 +421,9 @@ class Collection:
     def open_index(self) -> "LuceneIndex | EngineIndex":
         """Open the index of the posts.
 
-        An index in the home folder is built on its first use. UsageError: the
-        candidates are given. DataError: the index is damaged, or not of these posts.
+        An index in the home folder is built on its first use. Raises UsageError if the
+        candidates are given. Raises DataError if the index is damaged or has other
+        posts.
         """
         place = self.place()
         files = self.post_files()
@@ -437,14 +438,18 @@ class Collection:
             self.require_files()
         if place.folder is None and not place.directory.exists():
             if self.has_topics:
-                # Errors in these files come before the long build.
+                # Errors in these files are reported before the long build.
                 _ = self.topics, self.training_qrels
             say(f"building the index {place.directory} (once)")
             self.build_index()
         return LuceneIndex.open(place.directory, files or None)
 
     def build_index(self) -> tuple[IndexManifest, int]:
-        """Index the posts; return the manifest and the number of posts sent."""
+        """Index the posts.
+
+        Returns the manifest, and the number of posts that were indexed or, for a search
+        engine, sent to it.
+        """
         self.require_files()
         place = self.place()
         files = self.post_files()
@@ -470,7 +475,7 @@ class Collection:
         return manifest, manifest.posts
 
     def _posts_options(self) -> list[str]:
-        """The options of ``pipeline.index`` that name the posts, for messages."""
+        """Return the options of ``pipeline.index`` that name the posts, for messages."""
         source = self.post_source
         name = self.name
         if isinstance(source, ForeignIndex):
@@ -495,9 +500,10 @@ class Collection:
 
     @property
     def adapted_path(self) -> Path | None:
-        """File of word vectors adapted to the posts, which may be absent.
+        """The file of word vectors adapted to the posts, which may be absent.
 
-        Next to the index, or among the models for a user's collection.
+        For a user's collection it is in the folder of the models, else next to the
+        index. It is None if nothing is searched.
         """
         if self.file:
             return models_directory() / "adapted" / f"{self.key}.safetensors"
@@ -506,7 +512,7 @@ class Collection:
 
     @cached_property
     def adapted_space(self) -> "AdaptedSpace | None":
-        """Word vectors adapted to the posts by ``pipeline.adapt``; None without any."""
+        """Word vectors adapted to the posts by ``pipeline.adapt``, None without any."""
         path = self.adapted_file
         if path is None:
             return None
@@ -515,14 +521,15 @@ class Collection:
         return AdaptedSpace.load(path)
 
     def forget_adapted(self) -> None:
-        """Read the adapted word vectors again on their next use."""
+        """Forget the adapted word vectors, so that their next use reads the file again."""
         vars(self).pop("adapted_space", None)
 
     @property
     def adapted_file(self) -> Path | None:
-        """:attr:`adapted_path`; None if it is absent.
+        """The file :attr:`adapted_path`, None if it is absent.
 
-        RerankerError: the file is damaged, or made from another collection's posts.
+        Raises RerankerError if the file is damaged, or if it was made from the posts of
+        another collection.
         """
         path = self.adapted_path
         if path is None or not path.exists():
@@ -544,9 +551,10 @@ class Collection:
         return path
 
     def _count_present(self, sample: Any) -> int:
-        """Number of sampled posts that the index has; all of them without an index.
+        """Return how many sampled posts the index has with the same text.
 
-        ``sample`` is doc_id -> :func:`text_number`.
+        ``sample`` has the :func:`text_number` of each post by doc_id. Without a local
+        index all posts count as present.
         """
         path = (self.index_directory or Path()) / POSTS_FILE
         if not sample or not path.is_file():
