@@ -475,7 +475,7 @@ class Collection:
         return manifest, manifest.posts
 
     def _posts_options(self) -> list[str]:
-        """Return the options of ``pipeline.index`` that name the posts, for messages."""
+        """Return the options of ``pipeline.index`` that name the posts."""
         source = self.post_source
         name = self.name
         if isinstance(source, ForeignIndex):
@@ -521,7 +521,7 @@ class Collection:
         return AdaptedSpace.load(path)
 
     def forget_adapted(self) -> None:
-        """Forget the adapted word vectors, so that their next use reads the file again."""
+        """Forget the adapted word vectors, so that their next use reads the file."""
         vars(self).pop("adapted_space", None)
 
     @property

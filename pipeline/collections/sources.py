@@ -1,6 +1,6 @@
 """Read posts from their sources.
 
-Sources are files, indexes of other programs, folders of TREC's pairs, and given answers.
+Sources are files, indexes of other programs, folders of TREC's pairs, and answers.
 """
 
 from collections import Counter
@@ -152,7 +152,7 @@ class PairFolders(NamedTuple):
         return paths
 
     def posts(self) -> Iterator[Post]:
-        """Return the posts by ascending id, each with its first text that is not empty."""
+        """Return the posts by ascending id, each with its first non-empty text."""
         posts: dict[str, Post] = {}
         for folder in self.folders:
             for number, (_, text, hit, *url) in _pairs(folder, "url.txt"):

@@ -322,7 +322,7 @@ def _xml_number(attributes: str, block: str, where: str) -> str | None:
 
 
 def _xml_text(block: str, where: str) -> str | None:
-    """Return the text of a topic without the label of old files, None without a text."""
+    """Return the text of a topic without an old label, None without a text."""
     for name, label in _XML_TEXTS.items():
         text = _field(block, name, where)
         if text is not None:
