@@ -268,7 +268,7 @@ class ClickLog(NamedTuple):
     pair: npt.NDArray[np.int64]  # [entries], index in ``pairs``
     position: npt.NDArray[np.int64]  # [entries], from 0
     click: npt.NDArray[np.bool_]  # [entries]
-    skipped: npt.NDArray[np.bool_]  # [entries], whether only a post below it was clicked
+    skipped: npt.NDArray[np.bool_]  # [entries], not clicked, unlike a post below
     pairs: list[tuple[int, str]]  # Index in ``topics``, and doc_id
     topics: list[Topic]  # In the order of their first impressions
     impressions: int

@@ -32,7 +32,8 @@ RELEVANT = 0.5  # Smallest probability of grade 1
 HIGHLY_RELEVANT = 0.9  # Smallest probability of grade 2
 
 ROUNDS = 300  # Largest number of rounds of expectation maximisation
-TOLERANCE = 1e-4  # The fit ends when every parameter changes by less than this in a round
+# The fit ends when every parameter changes by less than this in a round.
+TOLERANCE = 1e-4
 SHARE_STRENGTH = 10
 """Number of pairs that the share of all groups counts as in the share of one group."""
 HIGHEST_MEAN = 0.9
@@ -245,7 +246,7 @@ def _maximize(
 
 
 def report(log: ClickLog, examination: Floats, qrels: Qrels) -> str:
-    """Return a text with counts of the log and its judgments, and a table of positions."""
+    """Return a text that counts impressions and judgments, with a table of positions."""
     grades = Counter[int]()
     for judged in qrels.values():
         grades.update(judged.values())

@@ -291,7 +291,7 @@ def places(scores: Mapping[str, float]) -> dict[str, Place]:
 
 
 def best_of(run: Run, hits: int) -> Run:
-    """Return the best ``hits`` posts of each topic, best first, as by :func:`ranked`."""
+    """Return the best ``hits`` posts of each topic, ordered by :func:`ranked`."""
     return {query_id: dict(ranked(scores)[:hits]) for query_id, scores in run.items()}
 
 
