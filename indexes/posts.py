@@ -1,4 +1,4 @@
-"""Read posts from files in our form, in BEIR's, in tables, and as platforms have them."""
+"""Read posts from files: in our form, in BEIR's, as tables, or from platforms."""
 
 import contextlib
 import sys
@@ -143,7 +143,9 @@ def with_signals(post: Post, record: Any, signals: Sequence[str]) -> Post:
 
 
 def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:
-    """Return the post of a row with its signals. A row that is a post is returned as is.
+    """Return the post of a row with its signals.
+
+    A row that is a post already is returned as it is.
 
     See :func:`post_of` and :func:`with_signals`.
     """

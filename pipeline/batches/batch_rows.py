@@ -46,7 +46,7 @@ class RawRow(NamedTuple):
 
     file: Path
     number: int  # In the file, from 1
-    # A line of JSON, a row of Parquet, or the error of a file that is damaged from here on
+    # A line of JSON, a row of Parquet, or the error of a file damaged from here on
     content: bytes | Row | ValueError
 
 
@@ -57,8 +57,8 @@ class Form(NamedTuple):
     is_nested: bool
     # Whether every post has a score of the first stage, and the model reads it
     has_first_stage: bool = False
-    # Whether the posts of a query are in the order of a first stage. Scores, if there are
-    # any, take precedence.
+    # Whether the posts of a query are in the order of a first stage. If there are
+    # scores, these take precedence.
     in_order: bool = False
 
     def posts(self, row: Row) -> Sequence[Row]:

@@ -55,8 +55,8 @@ class Job:
 
 def add_scores(rows: Sequence[Row], form: Form, reranker: Any) -> None:
     """Add a score to each post, rounded to as many digits as the service returns."""
-    # The model groups pairs by their query. A query that occurs several times has several
-    # lists, so they are scored in different rounds.
+    # The model groups pairs by their query. A query that occurs several times has
+    # several lists, so they are scored in different rounds.
     rounds: dict[int, list[tuple[str, Row]]] = defaultdict(list)
     seen: Counter[str] = Counter()
     for query, posts in _lists(rows, form):
