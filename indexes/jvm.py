@@ -104,7 +104,7 @@ def java_version(home: Path) -> int | None:
 def fatjar() -> Path:
     """Return the jar of Anserini and Lucene in the installed Pyserini.
 
-    Pyserini is not imported, which would take long. Raises DataError if it is not
+    Pyserini itself is not imported. Raises DataError if it is not
     installed or has no such jar.
     """
     spec = importlib.util.find_spec("pyserini")
@@ -188,7 +188,7 @@ def _silent_logger() -> Any:
 
 @contextlib.contextmanager
 def _utf8_locale() -> Iterator[None]:
-    """Set a locale of UTF-8 while Java starts, because Java encodes file names by it."""
+    """Set a locale of UTF-8 while Java starts, as Java encodes file names by it."""
     if locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8":
         yield
         return

@@ -237,7 +237,7 @@ class LuceneIndex(Closing):
     def open(
         cls, directory: Path | str, sources: Sequence[Path | str] | None = None
     ) -> Self:
-        """Open an index, and check that it was built from ``sources`` if they are given.
+        """Open an index. If ``sources`` are given, check that it was built from them.
 
         If another process replaces the index meanwhile, the new one is opened. An open
         index stays readable as it was, whatever happens to its folder. Raises DataError
@@ -360,7 +360,7 @@ def _is_topic(value: object) -> bool:
 
 @dataclass
 class _Unusable:
-    """Stands in for an index that a process cannot open. Any use of it raises the error.
+    """Stands in for an index that a process cannot open. Any use raises the error.
 
     If unpickling itself raised the error, the worker of a pool would end, and the pool
     would start new workers for ever.

@@ -70,7 +70,7 @@ class Ranker:
         java_class("org.apache.lucene.search.TopDocs")
         self._arguments = java_class("io.anserini.search.SearchCollection$Args")()
         self._arguments.hits = hits
-        # With this, posts of equal score stay in the order of the index, from new to old.
+        # With this, posts of equal score stay in the order of the index: new to old.
         self._arguments.arbitraryScoreTieBreak = True
 
     def rank(self, text: str, first_place: int = 0) -> Ranking:
@@ -163,8 +163,8 @@ class Ranker:
                 False,  # Print the query
                 True,  # Filter terms
             )
-        # With r = the size of the pool and n = 1, Anserini draws no posts itself. It would
-        # also draw posts after the topic's time limit.
+        # With r = the size of the pool and n = 1, Anserini draws no posts itself. It
+        # would also draw posts after the topic's time limit.
         return java_class("io.anserini.rerank.lib.AxiomReranker")(
             self._analyzer,
             None,  # Parser of raw posts
@@ -187,8 +187,8 @@ class Ranker:
         places = set(best.lucene_docids)
         visible = self._size - first_place
         size = min(visible, method.fb_docs * method.pool_factor)
-        # Ages count from the oldest post, so that the draw does not depend on posts after
-        # the time limit.
+        # Ages count from the oldest post, so that the draw does not depend on posts
+        # after the time limit.
         for age in random.Random(method.seed).sample(range(visible), size):
             if len(places) == size:
                 break

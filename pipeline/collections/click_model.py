@@ -246,7 +246,7 @@ def _maximize(
 
 
 def report(log: ClickLog, examination: Floats, qrels: Qrels) -> str:
-    """Return a text with counts of impressions and judgments, and a table by position."""
+    """Return a text with counts of impressions and judgments, and by position."""
     grades = Counter[int]()
     for judged in qrels.values():
         grades.update(judged.values())
