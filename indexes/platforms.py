@@ -174,7 +174,7 @@ def _original(record: Record) -> Record:
 
 
 def _sources(record: Record) -> list[Record]:
-    """Return the objects that may have a tweet's text and links, complete ones first."""
+    """Return the objects that may have a tweet's text and links, complete first."""
     return [_record(record, "note_tweet"), _record(record, "extended_tweet"), record]
 
 
