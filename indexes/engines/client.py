@@ -71,8 +71,8 @@ class Credentials:
             for name in _NAMES
         }
         if path is not None:
-            # Only the authority is also taken from the environment, so that an API key in
-            # the file is not mixed with a user in the environment.
+            # Only the authority is also taken from the environment, so that an API key
+            # in the file is not mixed with a user in the environment.
             values = {"ca": values["ca"]} | _credentials_in(path)
         authority = values["ca"]
         if authority and not Path(authority).is_file():
