@@ -268,7 +268,7 @@ class ForeignIndex(EngineIndex):
         super().__init__(engine, settings, directory, bypasses, source)
 
     def change_numbers(self) -> Mapping[str, int] | None:
-        """See :meth:`EngineIndex.change_numbers`. Other programs may change this index."""
+        """See :meth:`EngineIndex.change_numbers`. Other programs may write to it."""
         path = f"/{self._address.index}/_stats"
         try:
             stats = self._engine.patiently("GET", path, None, {"level": "shards"})
@@ -353,7 +353,7 @@ class ForeignIndex(EngineIndex):
         return engine_queries.until(field, topic.time, topic.query_id)
 
     def _post(self, hit: Hit) -> Post:
-        """Return the post of a hit. If a field has several values, the first one counts.
+        """Return the post of a hit. Of several values of a field, the first counts.
 
         Raises DataError if the index does not keep its texts.
         """

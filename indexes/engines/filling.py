@@ -43,7 +43,7 @@ _EXISTS = 409
 _TOO_LARGE = 413
 
 _REFUSED = (400, 413)
-"""Statuses of a post that the engine will never take. Others concern the whole index."""
+"""Statuses of a post that the engine will never take. Others concern the index."""
 
 _Line = tuple[str, bytes]  # Id of a post, and its two lines of a bulk request
 
@@ -145,10 +145,10 @@ def _created(engine: Engine, layout: Layout) -> Layout:
 
 
 def _complete(engine: Engine, layout: Layout, store: PostStore) -> int:
-    """Send the posts that the index lacks, mark it as complete, and return their number.
+    """Send the posts that the index lacks, and return their number.
 
-    The engine does not refresh the index meanwhile. The interval of refreshes is
-    restored at the end, also after an error.
+    Then the index is marked as complete. The engine does not refresh the index
+    meanwhile. The interval of refreshes is restored at the end, also after an error.
     """
     interval = engine.describe()["settings"]["index"].get("refresh_interval")
     if interval == "-1":

@@ -194,7 +194,7 @@ class Layout:
 
     @property
     def sort(self) -> list[dict[str, str]]:
-        """The sort keys of a search: by score, then from the highest id to the lowest."""
+        """The sort keys of a search: score, then id, each from high to low."""
         keys = [{"_score": "desc"}]
         if self.manifest.numeric_ids:
             keys.append({NUMBER: "desc"})
