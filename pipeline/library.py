@@ -64,8 +64,8 @@ def train(
         The folder of the trained model.
 
     Raises:
-        UsageError: the collection is a named one, or an argument is wrong.
-        DataError: the collection has too few judged topics.
+        UsageError: if the collection is a named one, or if an argument is wrong.
+        DataError: if the collection has too few judged topics.
     """
     from tweetrerank.pipeline.training import task
     from tweetrerank.pipeline.training.training_options import Options

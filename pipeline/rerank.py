@@ -175,7 +175,10 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
 
 
 def _job(text: str, options: Options, collection: Collection) -> Job:
-    """Return the job of an official run or of a file; ValueError: it is neither."""
+    """Return the job for a run, which is the name of an official run or a file.
+
+    Raises ValueError if it is neither.
+    """
     official = collection.runs.get(text)
     if official:
         path = official

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class UsageError(Exception):
-    """Raised for wrong arguments; ``problems`` has one sentence for each of them.
+    """Raised for wrong arguments. ``problems`` has one sentence for each of them.
 
     A command that fails by it exits with code 2.
 

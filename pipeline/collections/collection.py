@@ -569,7 +569,7 @@ def _first_ten(query_ids: Sequence[str]) -> str:
 
 
 def _doc_ids_in(qrels: Qrels) -> list[str]:
-    """The judged posts, each once, in their order."""
+    """Return the ids of the judged posts, each once and in their order."""
     doc_ids: dict[str, None] = {}
     for grades in qrels.values():
         doc_ids.update(dict.fromkeys(grades))
@@ -577,7 +577,7 @@ def _doc_ids_in(qrels: Qrels) -> list[str]:
 
 
 def _engine_options(address: EngineAddress) -> list[str]:
-    """The options of ``pipeline.index`` that name an engine, for messages."""
+    """Return the options of ``pipeline.index`` that name an engine, for messages."""
     options = ["--engine", address.url, "--engine-index", address.index]
     if address.auth:
         options += ["--engine-auth", str(address.auth)]

@@ -446,7 +446,7 @@ def apply_changes(
             messages.
 
     Raises:
-        UsageError: a name is unknown, or a value has another type.
+        UsageError: if a name is unknown, or if a value is of another type.
     """
     kinds = {
         field.name: type(getattr(config, field.name))
