@@ -6,8 +6,8 @@
     python -m pipeline.train mp_hcnn --collection my-posts.toml
     python -m pipeline.train fusion --collection my-posts.toml
 
-The first command trains on all judged years except 2012, and validates on some of
-their topics. The second trains on the training part of TrecQA, and stops early by the
+The first command trains on all judged years except 2012, and validates on topics that
+it holds out. The second trains on the training part of TrecQA, and stops early by the
 development part. The third also reads the ranks of the 30 best runs of 2011. It makes a
 model for pipeline.rerank, which reranks runs of other systems.
 
