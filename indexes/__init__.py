@@ -1,4 +1,4 @@
-"""Collections of posts and their search indexes.
+"""Build and search indexes of posts.
 
 >>> from tweetrerank.indexes.lucene_index import build, open_index
 >>> from tweetrerank.indexes.methods import BM25, Topic

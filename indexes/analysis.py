@@ -1,9 +1,10 @@
-"""Text analysis by language: one of Lucene's analyzers, which engines have by name.
+"""Analyze texts by language, with Lucene's analyzers.
 
-English has Anserini's analyzer (lower case, English stop words, Porter stemmer).
-Chinese, Japanese and Korean are cut into pairs of adjacent characters. In a local index
-so are Thai, Lao, Khmer and Burmese, for which Java lacks a dictionary. The words of any
-other language are in lower case without stems.
+Search engines have the same analyzers under the same names. English is analyzed as by
+Anserini: in lower case, without English stop words, and with the Porter stemmer.
+Chinese, Japanese and Korean are cut into pairs of adjacent characters. A local index
+does the same with Thai, Lao, Khmer and Burmese, because Java lacks a dictionary for
+them. For a language without an analyzer, words are put into lower case and not stemmed.
 """
 
 import re
@@ -18,7 +19,7 @@ from tweetrerank.indexes.jvm import java_class
 from tweetrerank.indexes.records import well_formed
 
 ENGLISH = "english"
-STANDARD = "standard"  # Analyzer of languages without one
+STANDARD = "standard"  # Analyzer for languages that have none of their own
 UNDETERMINED = "und"  # Language code of posts whose language is not known
 
 
@@ -70,7 +71,7 @@ _SCRIPTS = {
     "CYRILLIC": "ru",
     "LATIN": "en",
 }
-"""First word of a letter's name in Unicode -> the commonest language of the script."""
+"""Script -> its commonest language. A script is the first word of a letter's name."""
 
 _PACKAGES = {
     **{name: code for code, name in ANALYZERS.items()},
@@ -79,23 +80,27 @@ _PACKAGES = {
     "indonesian": "id",
     "cjk": "cjk",
 }
-"""Name of an analyzer -> its package in Lucene, in most cases the language's code."""
+"""Name of an analyzer -> its package in Lucene, which is mostly the language code."""
 
-_SAMPLE = 1000  # Posts from which a language is determined
+_SAMPLE = 1000  # Number of posts from which a language is determined
 
 _COMMON = 200
-"""Commonest words of a language, which separate it from others of its script."""
+"""Number of a language's commonest words. They tell it from others of its script."""
 
 _LEAST = 0.04
-"""Smallest share of these words among all words that determines a language. Set by hand
-on names and keywords of emoji in 110 languages; English posts have 20 % and more."""
+"""Smallest share of the common words among all words that determines a language.
+
+It was set by hand on the names and keywords of emoji in 110 languages. In English posts
+the share is 20 % or more.
+"""
 
 
 def analyzer_name(language: str | None, texts: Iterable[str]) -> str:
-    """Return the name of the analyzer of posts in a language.
+    """Return the name of the analyzer for posts in a language.
 
-    ``und`` determines the language from the first of the posts' texts, None from their
-    script alone.
+    If the language is ``und``, it is determined from the words of the first 1,000
+    texts. If it is None, only the script of these texts counts. The result is
+    :data:`STANDARD` if the language has no analyzer or cannot be determined.
     """
     if language in (None, UNDETERMINED):
         sample = " ".join(islice(texts, _SAMPLE)).lower()
@@ -108,7 +113,7 @@ def analyzer_name(language: str | None, texts: Iterable[str]) -> str:
 
 
 def analyzer(name: str = ENGLISH) -> Any:
-    """Return Lucene's analyzer of this name."""
+    """Return Lucene's analyzer with this name, as an object of Java."""
     if name == ENGLISH:
         return java_class(
             "io.anserini.analysis.DefaultEnglishAnalyzer"
@@ -121,23 +126,28 @@ def analyzer(name: str = ENGLISH) -> Any:
 
 
 def _by_script(sample: str) -> str | None:
-    """Return the commonest language of the script of most letters, if it is listed."""
+    """Return the commonest language of the script that most letters belong to.
+
+    The result is "en" for a text without letters, and None for a script that is not in
+    :data:`_SCRIPTS`.
+    """
     counts: Counter[str] = Counter()
     for letter, times in Counter(filter(str.isalpha, sample)).items():
         counts[re.split("[ -]", name_of(letter, ""))[0]] += times
     if not counts:
         return "en"
-    # Kana separate Japanese from Chinese.
+    # Kana tell Japanese from Chinese, as both use Chinese characters.
     if (counts["HIRAGANA"] + counts["KATAKANA"]) * 10 > counts["CJK"]:
         counts["HIRAGANA"] += counts["CJK"]
     return _SCRIPTS.get(counts.most_common(1)[0][0])
 
 
 def _by_words(sample: str, first: str) -> str | None:
-    """Return the language of ``first``'s script with the most frequent common words.
+    """Return the language whose commonest words are most frequent in a sample.
 
-    It may lack an analyzer. None if there are several such languages, and the common
-    words of all are rare.
+    ``first`` is the commonest language of the sample's script. The languages compared
+    are those of the same script. The result may be a language without an analyzer. It
+    is None if several languages were compared and the common words of all are rare.
     """
     from wordfreq import available_languages, get_frequency_dict
     from wordfreq.transliterate import SR_LATN_TABLE
@@ -149,7 +159,7 @@ def _by_words(sample: str, first: str) -> str | None:
         if language == first or _by_script(" ".join(common)) == first:
             counts[language] = sum(words[word] for word in common)
         elif language == "sh" and first == "ru":
-            # The list of Serbian is in Latin letters.
+            # wordfreq lists Serbian words in Latin letters.
             latin = Counter(re.findall(r"\w+", sample.translate(SR_LATN_TABLE)))
             counts[language] = sum(latin[word] for word in common)
     best = max(counts, key=counts.__getitem__)
@@ -158,17 +168,19 @@ def _by_words(sample: str, first: str) -> str | None:
 
 
 def analyze(text: str, with_analyzer: Any) -> Any:
-    """Return the terms of a text, as a Java list."""
+    """Return the terms of a text as a Java list. ``with_analyzer`` is a Java object."""
     return java_class("io.anserini.analysis.AnalyzerUtils").analyze(
         with_analyzer, searchable(text)
     )
 
 
 def searchable(text: str) -> str:
-    """Return a text as it is analyzed: in normal form C, with words made of pairs.
+    """Return a text in the form that is passed to an analyzer.
 
-    Pairs of characters, separated by blanks, stand in for the words of scripts without
-    spaces, in which invisible blanks are optional.
+    The text is in Unicode's normal form C, without unpaired surrogates. Thai, Lao,
+    Khmer and Burmese are written without spaces between words. Their characters are
+    replaced by pairs of adjacent characters, separated by blanks. Zero-width spaces,
+    which may separate words of these scripts, are ignored.
     """
     text = well_formed(text)
     if text.isascii():
@@ -181,7 +193,10 @@ def searchable(text: str) -> str:
 
 
 def _character_pairs(run: Any) -> str:
-    """Return the pairs of adjacent characters of a match, each with its marks."""
+    """Return the pairs of adjacent characters of a match, separated by blanks.
+
+    A character keeps its combining marks. A single character is returned alone.
+    """
     import regex
 
     characters = regex.findall(r"\X", run.group().replace("\u200b", ""))

@@ -2,8 +2,8 @@
 
 
 class DataError(Exception):
-    """A file, a download, an index or a result cannot be used.
+    """Raised if a file, a download, an index or a result cannot be used.
 
-    A command ends with exit code 1. The message is for a person: the problem, the place
-    (``file:line``) and the remedy.
+    The message is written for a person. It tells the problem, the place (``file:line``)
+    and the remedy. A command that fails by it exits with code 1.
     """

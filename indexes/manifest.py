@@ -1,4 +1,4 @@
-"""Description stored with an index, and checks against it when the index is opened."""
+"""Describe an index in a file, and check the index against it when it is opened."""
 
 import dataclasses
 import hashlib
@@ -14,18 +14,21 @@ from tweetrerank.indexes.data_error import DataError
 from tweetrerank.indexes.files import sha256_of
 
 FORMAT = 1
-"""Version of the folder's layout, raised when older indexes can no longer be read."""
+"""Version of the folder's layout. It is raised when older indexes cannot be read."""
 
 FILE_NAME = "manifest.json"
 
 SMALL = 10_000_000
-"""Bytes of an index up to which opening reads all of its files, in some 20 ms."""
+"""Size in bytes up to which all files of an index are read when it is opened.
+
+Reading that many bytes takes some 20 ms.
+"""
 
 _CHECKSUM = "manifest_sha256"  # Key of the SHA-256 of the manifest's other fields
 
 
 class Source(NamedTuple):
-    """A file of posts at the time of indexing."""
+    """A file of posts as it was at the time of indexing."""
 
     name: str
     size: int  # Bytes
@@ -34,7 +37,7 @@ class Source(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Describe a file; raises DataError if it cannot be read."""
+        """Return the description of a file. Raises DataError if it cannot be read."""
         try:
             status = path.stat()
             return cls(path.name, status.st_size, status.st_mtime_ns, sha256_of(path))
@@ -42,7 +45,10 @@ class Source(NamedTuple):
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
     def matches(self, path: Path) -> bool:
-        """Whether the file has this content; read only if its time has changed."""
+        """Return whether the file at ``path`` has the same name and content.
+
+        The file is read only if its time has changed.
+        """
         try:
             status = path.stat()
         except OSError:
@@ -61,18 +67,18 @@ class IndexManifest:
     posts: int  # Number of posts
     empties: int  # Number of posts with an empty text, which no search finds
     numeric_ids: bool
-    """Whether all ids are whole numbers below 2^63, as a time limit requires."""
-    analyzer: str  # Name in :mod:`tweetrerank.indexes.analysis`
+    """Whether all ids are whole numbers below 2^63. A time limit requires this."""
+    analyzer: str  # Name of an analyzer in :mod:`tweetrerank.indexes.analysis`
     sources: tuple[Source, ...]  # Files of the posts
     files: dict[str, int]  # Name -> size in bytes of every file of the index
     rebuild: str  # Command that builds the index again
     versions: dict[str, str]  # Software that built the index -> its version
     format: int = FORMAT
     sha256: dict[str, str] = field(default_factory=dict)
-    """Name -> SHA-256 of every file of the index; empty for one in a search engine."""
+    """Name of every file of the index -> its SHA-256. Empty for a search engine."""
 
     def fields(self) -> dict[str, Any]:
-        """Return the manifest as JSON."""
+        """Return the manifest as a dictionary that JSON can hold."""
         fields = dataclasses.asdict(self)
         fields["sources"] = [source._asdict() for source in self.sources]
         if not self.sha256:
@@ -81,10 +87,11 @@ class IndexManifest:
 
     @classmethod
     def from_fields(cls, place: str, content: Mapping[str, Any]) -> Self:
-        """Return the manifest with this content, of an index at ``place``.
+        """Return the manifest with this content.
 
-        Raises DataError for a manifest of another version, and ValueError, TypeError,
-        KeyError or AttributeError for a damaged one.
+        ``place`` names the index in messages. Raises DataError if the manifest is of
+        another version. Raises ValueError, TypeError, KeyError or AttributeError if it
+        is damaged.
         """
         form = content["format"]
         if form != FORMAT:
@@ -114,8 +121,8 @@ class IndexManifest:
     def read(cls, directory: Path) -> Self:
         """Read the manifest of an index.
 
-        Raises DataError if the folder is missing or is not an index, or its manifest is
-        damaged or of another version.
+        Raises DataError if the folder is missing or is not an index, or if the manifest
+        is damaged or of another version.
         """
         path = directory / FILE_NAME
         if not path.is_file():
@@ -142,11 +149,13 @@ class IndexManifest:
     def check(
         self, directory: Path, sources: Sequence[Path] | None, whole: bool = False
     ) -> None:
-        """Raise DataError, with the command that rebuilds, for an unfit index.
+        """Raise DataError if the index in a folder is damaged or has other posts.
 
-        Its files must be complete. If ``sources`` are passed, they must be its files of
-        posts. All files of the index are read if it is small or with ``whole``, else
-        those newer than the manifest, which is written last.
+        The message has the command that rebuilds the index. If ``sources`` are given,
+        they must be the files that the index was built from. All files of the index
+        must have the right size. The SHA-256 is checked for all files if the index is
+        small or ``whole`` is set. Otherwise it is checked only for files newer than the
+        manifest. No file should be newer, because the manifest is written last.
         """
         names = {path.name for path in directory.iterdir() if path.name[0] != "."}
         strays = sorted(names - self.files.keys() - {FILE_NAME})
@@ -162,7 +171,7 @@ class IndexManifest:
             raise self.unusable(directory, "; ".join(problems))
 
     def _damages(self, directory: Path, whole: bool) -> Iterator[str]:
-        """Yield the problems of the index's files."""
+        """Yield a message for each file of the index that is missing or damaged."""
         manifest_time = (directory / FILE_NAME).stat().st_mtime_ns
         read_all = whole or sum(self.files.values()) <= SMALL
         for name, expected in self.files.items():
@@ -179,7 +188,10 @@ class IndexManifest:
                 yield f"found another SHA-256 in {name}: damaged"
 
     def difference(self, sources: Sequence[Path]) -> str | None:
-        """Return how these differ from the files of its posts, None if they do not."""
+        """Return how ``sources`` differ from the files that the index was built from.
+
+        The result is None if they do not differ.
+        """
         built = [source.name for source in self.sources]
         names = [path.name for path in sources]
         if sorted(built) != sorted(names):
@@ -206,12 +218,12 @@ def build_call(directory: Path) -> str:
 
 
 def json_sha256(fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the JSON of some fields, whatever their order."""
+    """Return the SHA-256 of fields in JSON. It does not depend on their order."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def check_replaceable(directory: Path) -> None:
-    """Raise DataError if a new index would destroy anything except an old one."""
+    """Raise DataError if a new index would replace anything but an old index."""
     if not directory.exists() or (directory / FILE_NAME).is_file():
         return
     if directory.is_dir():
@@ -227,7 +239,10 @@ def check_replaceable(directory: Path) -> None:
 
 
 def software_versions(**others: str) -> dict[str, str]:
-    """Return versions to record in a manifest: of ``others``, and of packages."""
+    """Return the versions to record in a manifest, by name.
+
+    They are the given ones, and those of Pyserini and of this package.
+    """
     for package in ("pyserini", "tweetrerank"):
         try:
             others[package] = version(package)

@@ -1,6 +1,6 @@
-"""Topics, and retrieval methods with their parameters.
+"""Define topics, and retrieval methods with their parameters.
 
-The README of this folder describes the choice of the methods' defaults.
+The README of this folder tells how the default parameters were chosen.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "k1": (0, _INFINITE),
     "seed": (-_INFINITE, _INFINITE),
 }
-"""Parameter -> its smallest and its largest value."""
+"""Parameter -> its smallest and its largest allowed value."""
 
 
 class _Parameters:
     def __post_init__(self) -> None:
-        """Raise DataError naming the parameters that are out of range."""
+        """Raise DataError with the names of all parameters that are out of range."""
         problems = []
         for name, value in vars(self).items():
             lowest, highest = _RANGES[name]
@@ -47,7 +47,7 @@ class QueryLikelihood(_Parameters):
 
     name: ClassVar[str] = "ql"
     mu: float = 100.0
-    """Weight of the collection's language model against the post's, in words; > 0."""
+    """Weight of the collection's language model, as a number of words above 0."""
 
 
 @dataclass(frozen=True)
@@ -57,30 +57,33 @@ class BM25(_Parameters):
     name: ClassVar[str] = "bm25"
     k1: float = 0.15  # Term frequency saturation; at least 0
     b: float = 0.0
-    """Length normalization, 0 to 1. With 0, ties are frequent; new posts come first."""
+    """Length normalization, from 0 to 1. With 0, ties are frequent. Of posts with equal
+    scores, new ones come first."""
 
 
 @dataclass(frozen=True)
 class RM3(_Parameters):
     """Pseudo-relevance feedback with the relevance model RM3.
 
-    Abdul-Jaleel et al., 2004.
+    A second search adds words from the best posts of the first one (Abdul-Jaleel et
+    al., 2004).
     """
 
     name: ClassVar[str] = "rm3"
     fb_terms: int = 30  # Number of words that are added to the query
-    fb_docs: int = 5  # Number of best posts of the first round that supply them
+    fb_docs: int = 5  # Number of best posts of the first round that the words come from
     original_weight: float = 0.3  # Share of the original query in the new one, 0 to 1
     mu: float = 50.0  # Dirichlet smoothing of both rounds; see :class:`QueryLikelihood`
 
 
 @dataclass(frozen=True)
 class Axiomatic(_Parameters):
-    """Axiomatic semantic term matching as feedback.
+    """Axiomatic semantic term matching as feedback (Fang & Zhai, 2006).
 
-    Yang & Lin, 2019; Fang & Zhai, 2006. Words are weighted by their mutual information
-    with the query's words in a pool: the best posts, and random posts within the
-    topic's time limit, which depend on the seed alone.
+    It follows Yang & Lin, 2019. The added words are weighted by their mutual
+    information with the query's words in a pool of posts. The pool has the best posts
+    of the first round, and random posts within the topic's time limit. The random posts
+    depend only on the seed and that limit.
     """
 
     name: ClassVar[str] = "axiom"
@@ -88,7 +91,7 @@ class Axiomatic(_Parameters):
     """Number of best posts of the first round in the pool (``r`` in Anserini)."""
     pool_factor: int = 8
     """Size of the pool in multiples of ``fb_docs`` (``n`` in Anserini)."""
-    beta: float = 0.7  # Weight of added words, above 0
+    beta: float = 0.7  # Weight of the added words, above 0
     fb_terms: int = 50
     """Number of words in the new query, including the original ones (``top``)."""
     mu: float = 50.0  # Dirichlet smoothing of both rounds; see :class:`QueryLikelihood`
@@ -97,7 +100,7 @@ class Axiomatic(_Parameters):
 
 @dataclass(frozen=True)
 class EngineQuery(_Parameters):
-    """The query of an index in a search engine with its own ranking.
+    """The method of an index in a search engine that is ranked by its own query.
 
     See :mod:`tweetrerank.indexes.engines`.
     """
@@ -114,21 +117,22 @@ METHODS: dict[str, type[Method]] = {
 
 
 class Topic(NamedTuple):
-    """A query with an optional time limit."""
+    """A query, and an optional time limit for its posts."""
 
-    query_id: str  # Key of its results; one word
+    query_id: str  # Key of the topic in a run; one word
     text: str  # The query
     time: str | None = None
-    """The time limit as a date, for an index that limits posts by dates."""
+    """The time limit as a date. It is used by an index that limits posts by dates."""
     max_doc_id: str | None = None
-    """The newest post within the time limit, a whole number; None for no limit."""
+    """Id of the newest post within the time limit, a whole number. None is no limit."""
 
 
 def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:
-    """Return the number of the newest post within a topic's time limit, else None.
+    """Return the largest id that a topic's time limit allows, None without a limit.
 
-    ``index`` is the name of the index. Raises DataError unless the limit and all ids of
-    the index are whole numbers.
+    ``numeric_ids`` tells whether all ids of the index are whole numbers. ``index`` is
+    the name of the index for messages. Raises DataError if the topic has a limit, and
+    the limit or an id of the index is not a whole number.
     """
     if topic.max_doc_id is None:
         return None

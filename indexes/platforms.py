@@ -1,4 +1,4 @@
-"""Posts in the forms of Twitter, Mastodon and Bluesky, and their conversion to ours.
+"""Convert posts of Twitter, Mastodon and Bluesky to our form.
 
 ========  ============================================================================
 Twitter   API 1.1: ``full_text``, ``extended_tweet``, ``retweeted_status``,
@@ -22,7 +22,7 @@ from tweetrerank.indexes.records import unescaped
 Record = Mapping[str, Any]
 
 _LISTS = ("data", "statuses", "posts", "feed", "records", "orderedItems")
-"""Keys of the posts of a page."""
+"""Keys under which a page has its posts."""
 
 _TEXTS = {"text", "full_text", "contents", "content", "record", "value"}
 
@@ -49,7 +49,7 @@ _NOTICES = {
     "connection_issue",
     "includes",
 }
-"""Keys of objects without a post in Twitter's APIs."""
+"""Keys of Twitter's notices. An object that has only these keys has no post."""
 
 _TWITTER = {
     "id_str",
@@ -68,14 +68,14 @@ _TWITTER = {
     "public_metrics",
     "possibly_sensitive",
 }
-"""Keys that mark a tweet, whose text Twitter has escaped."""
+"""Keys by which a tweet is recognised. Twitter has escaped its text."""
 
 _MASTODON = {"reblog", "spoiler_text", "visibility", "attributedTo", "contentMap"}
 _BLUESKY_POST = "app.bsky.feed.post"
 
 
 def posts_in(value: Record) -> Iterator[Record | None]:
-    """Yield the posts of an object, or of a page of posts; None for each notice."""
+    """Yield the post of an object, or the posts of a page. A notice yields None."""
     key = next((key for key in _LISTS if isinstance(value.get(key), list | dict)), None)
     if key is None or _TEXTS & value.keys():
         yield _unwrapped(value)
@@ -91,7 +91,7 @@ def posts_in(value: Record) -> Iterator[Record | None]:
 
 
 def _with_references(post: Record, included: Mapping[Any, Record]) -> Record:
-    """Return a tweet whose references hold the tweets that the page includes."""
+    """Return a tweet with the tweets that it refers to, as far as the page has them."""
     references = [
         {**included.get(reference.get("id"), {}), **reference}
         for reference in _records(post, "referenced_tweets")
@@ -100,7 +100,7 @@ def _with_references(post: Record, included: Mapping[Any, Record]) -> Record:
 
 
 def _unwrapped(value: Record) -> Record | None:
-    """Return the post within an object, None for an object without one."""
+    """Return the post in an object, None if the object has none."""
     if _is_notice(value):
         return None
     if value.get("type") in ("Create", "Announce") and "object" in value:
@@ -130,7 +130,7 @@ def _jetstream_post(event: Record) -> Record | None:
 def own_form(record: Record) -> Record:
     """Return a platform's record with our keys ``id``, ``text``, ``url`` and ``title``.
 
-    Records of no platform are returned as they are.
+    A record that is not of a platform is returned as it is.
     """
     if "uri" in record:
         post = _record(record, "record") or _record(record, "value")
@@ -165,7 +165,7 @@ def _twitter(record: Record) -> Record:
 
 
 def _original(record: Record) -> Record:
-    """Return the tweet that a retweet repeats, an empty object without one."""
+    """Return the tweet that a retweet repeats, or an empty object for other tweets."""
     original = _record(record, "retweeted_status")
     for reference in _records(record, "referenced_tweets"):
         if reference.get("type") == "retweeted":
@@ -174,7 +174,7 @@ def _original(record: Record) -> Record:
 
 
 def _sources(record: Record) -> list[Record]:
-    """Return the objects with a tweet's text and links, the complete ones first."""
+    """Return the objects that may have a tweet's text and links, complete first."""
     return [_record(record, "note_tweet"), _record(record, "extended_tweet"), record]
 
 
@@ -188,9 +188,10 @@ def _tweet_text(record: Record) -> Any:
 
 
 def _tweet_url(record: Record) -> str:
-    """Return the first expanded link, else the first short one, else "".
+    """Return the first link of a tweet, or "" without a link.
 
-    Links of media do not count.
+    The expanded form of a link is preferred to the short one. Links of media do not
+    count.
     """
     for source in _sources(record):
         for link in _records(source, "entities", "urls"):
@@ -229,7 +230,7 @@ def _bluesky_url(post: Record) -> Any:
 
 
 class _Html(HTMLParser):
-    """The text of HTML, and its links except mentions and hashtags."""
+    """Collects the text of HTML, and its links except mentions and hashtags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +252,7 @@ class _Html(HTMLParser):
 
 
 def _record(value: Record, *keys: str) -> Record:
-    """Return the object at the end of a path of keys, else an empty one."""
+    """Return the object that a path of keys leads to, or an empty object."""
     for key in keys:
         inner = value.get(key)
         value = inner if isinstance(inner, dict) else {}
@@ -259,7 +260,7 @@ def _record(value: Record, *keys: str) -> Record:
 
 
 def _records(value: Record, *keys: str) -> list[Record]:
-    """Return the objects in the list at the end of a path of keys."""
+    """Return the objects in the list that a path of keys leads to, if any."""
     items = _record(value, *keys[:-1]).get(keys[-1])
     if not isinstance(items, list):
         return []

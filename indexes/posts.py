@@ -1,4 +1,4 @@
-"""Posts, and the readers of their files: our own form, BEIR's, tables, platforms'."""
+"""Read posts from files: in our form, in BEIR's, as tables, or from platforms."""
 
 import contextlib
 import sys
@@ -18,13 +18,15 @@ from tweetrerank.indexes.records import (
 )
 
 _IDS = ("id_str", "id", "_id", "doc_id", "docno")
-"""Keys of a post's id. ``id_str`` comes first: programs that read numbers as floats
-round the other ids."""
+"""Keys that a post's id may have, the preferred one first.
+
+``id_str`` comes first because programs that read numbers as floats round the others.
+"""
 
 _TEXTS = ("full_text", "text", "contents", "content")
 
 FIELDS = ("id", "text", "url", "title")
-"""Fields of a post that columns may be named for."""
+"""The fields of a post for which a caller may name columns."""
 
 
 class Post(NamedTuple):
@@ -32,7 +34,7 @@ class Post(NamedTuple):
 
     doc_id: str
     text: str
-    url: str = ""  # Expanded form of the first link, "" without a link
+    url: str = ""  # The first link in its expanded form, "" without a link
     signals: Mapping[str, Any] = {}  # Name -> value of a further field
 
     def __hash__(self) -> int:
@@ -45,15 +47,17 @@ def read_posts(
     columns: Mapping[str, str] | None = None,
     signals: Sequence[str] = (),
 ) -> Iterator[Post]:
-    """Read posts from a file, plain or compressed (``.gz``, ``.bz2``), in its order.
+    """Yield the posts of a file in its order.
 
-    The file has JSON objects as :func:`post_of` reads them, one a line or in an array,
-    or pages of a platform's API. A table (``.csv``, ``.tsv``) has the keys of these
-    objects in its header. ``columns`` maps :data:`FIELDS` to columns or keys of other
-    names. ``signals`` are further fields
-    (:func:`tweetrerank.indexes.records.value_of`). Blank lines are skipped. Notices of
-    streaming APIs are skipped and counted. Raises DataError if the file cannot be read
-    or a line has another form.
+    The file may be compressed (``.gz``, ``.bz2``). It has JSON objects, one on each
+    line or in an array, or pages of a platform's API. :func:`post_of` tells which keys
+    an object has. A table (``.csv``, ``.tsv``) has these keys in its header.
+
+    ``columns`` maps :data:`FIELDS` to the columns or keys that have other names.
+    ``signals`` names further fields to read, as
+    :func:`tweetrerank.indexes.records.value_of` finds them. Blank lines are skipped. So
+    are notices of streaming APIs, which are counted on stderr. Raises DataError if the
+    file cannot be read, or if a line has another form.
     """
     return (post for _, post in numbered_posts(path, columns, signals))
 
@@ -63,7 +67,7 @@ def numbered_posts(
     columns: Mapping[str, str] | None = None,
     signals: Sequence[str] = (),
 ) -> Iterator[tuple[int, Post]]:
-    """Yield (number of its line, from 1, post) of :func:`read_posts`."""
+    """Yield (line number from 1, post) for each post of :func:`read_posts`."""
     notices = 0
     for number, value in read_records(path):
         where = f"{path}:{number}"
@@ -82,7 +86,10 @@ def numbered_posts(
 def _renamed(
     record: Mapping[str, Any], columns: Mapping[str, str], where: str
 ) -> Mapping[str, Any]:
-    """Return the fields of a record whose columns have other names."""
+    """Return the fields of a record whose columns have other names.
+
+    Raises DataError if the record lacks one of the columns.
+    """
     missing = [name for name in columns.values() if name not in record]
     if missing:
         raise DataError(
@@ -95,12 +102,14 @@ def _renamed(
 def post_of(record: Mapping[str, Any], where: str) -> Post:
     """Return the post of a JSON object or of a table's row.
 
-    The id has one of the keys :data:`_IDS`, the text, which may be empty, one of
-    :data:`_TEXTS`. ``url`` and ``title`` are optional. The title is put before a text
-    that does not begin with it. Objects of platforms are converted
-    (:mod:`tweetrerank.indexes.platforms`): complete texts and the originals of retweets
-    are preferred, the link is the first expanded one, and escapes are decoded. Raises
-    DataError, which begins with ``where``, for another form.
+    The id has one of the keys :data:`_IDS`. The text has one of the keys
+    :data:`_TEXTS`, and may be empty. ``url`` and ``title`` are optional. The title is
+    put before the text unless the text begins with it.
+
+    Objects of platforms are converted by :mod:`tweetrerank.indexes.platforms`. It
+    prefers complete texts and the originals of retweets, takes the first expanded link,
+    and decodes escapes. Raises DataError, with a message that begins with ``where``, if
+    the record has another form.
     """
     fields = own_form(record)
     title = _text(fields, "title", where)
@@ -119,7 +128,10 @@ def post_of(record: Mapping[str, Any], where: str) -> Post:
 
 
 def with_signals(post: Post, record: Any, signals: Sequence[str]) -> Post:
-    """Return the post with the values of further fields of its record, if any."""
+    """Return the post with the fields of its record that ``signals`` names.
+
+    Fields that the record lacks are left out.
+    """
     if not signals:
         return post
     values = {}
@@ -131,7 +143,9 @@ def with_signals(post: Post, record: Any, signals: Sequence[str]) -> Post:
 
 
 def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:
-    """Return a post as it is, or the post of a row with its signals.
+    """Return the post of a row with its signals.
+
+    A row that is a post already is returned as it is.
 
     See :func:`post_of` and :func:`with_signals`.
     """
@@ -141,7 +155,10 @@ def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:
 
 
 def _text(record: Mapping[str, Any], key: str, where: str) -> str:
-    """Return a text, "" for one that is absent, null or NaN."""
+    """Return the text under a key, or "" if it is absent, null or NaN.
+
+    Raises DataError if the value is not a text.
+    """
     value = record.get(key)
     if _is_missing(value):
         return ""
@@ -155,12 +172,12 @@ def _is_missing(value: Any) -> bool:
 
 
 def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
-    """Return ``FILE:LINE`` of the posts with an id, in files of :func:`read_posts`."""
+    """Return ``FILE:LINE`` of each post with this id in files of posts."""
     places = []
     for path in paths:
         with contextlib.suppress(DataError):
             posts = numbered_posts(path)
-            # A file that cannot be read to its end adds no places.
+            # Nothing is added for a file that cannot be read to its end.
             places += [
                 f"{path}:{number}" for number, post in posts if post.doc_id == doc_id
             ]

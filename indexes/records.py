@@ -1,7 +1,7 @@
-"""Lines, JSON objects and rows of tables in files, with their line numbers.
+"""Read lines, JSON objects and rows of tables with their line numbers.
 
-Also checks and conversions of ids and texts, and texts for messages. A DataError names
-the file and the line.
+This module also checks and converts ids and texts, and makes texts for messages. The
+message of a DataError names the file and the line.
 """
 
 import bz2
@@ -26,21 +26,21 @@ Records = Iterator[tuple[int, dict[str, Any]]]
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 _ARCHIVE = "window.YTD."
-"""Beginning of a file of Twitter's archive: ``window.YTD.tweets.part0 = [``."""
+"""How a file of Twitter's archive begins, as in ``window.YTD.tweets.part0 = [``."""
 
 _SEPARATORS = re.compile(r"(?:[\s,;]|window\.YTD\.[\w.]+\s*=)*")
-"""Text between the values of an array or of a file."""
+"""Pattern of the text between the values of an array or of a file."""
 
 _ROUNDED = re.compile(r"[0-9][.,][0-9]+[eE]\+?[0-9]+")
-"""Form of a long id that a spreadsheet has rounded."""
+"""Pattern of a long id that a spreadsheet has rounded."""
 
-_EXCERPT = 99  # Characters of a file that a message may quote
+_EXCERPT = 99  # Number of characters of a file that a message may quote
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
 def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line without its line end).
+    """Yield (number from 1, line without its line end) for each line of a file.
 
     Only ``\\n`` and ``\\r\\n`` end a line. ``.gz`` and ``.bz2`` files are decompressed.
     A byte order mark is skipped. Raises DataError if the file cannot be read, is
@@ -64,7 +64,7 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
 
 
 def _unreadable(path: Path | str, last_line: int, error: Exception) -> DataError:
-    """Error for a file that cannot be read after its line ``last_line``."""
+    """Return the error for a file that cannot be read after its line ``last_line``."""
     # Errors of damaged data, even OSErrors of gzip and bz2, have no errno.
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{path}: cannot be read: {error.strerror}")
@@ -76,11 +76,12 @@ def _unreadable(path: Path | str, last_line: int, error: Exception) -> DataError
 
 
 def read_records(path: Path | str) -> Records:
-    """Yield (number of its first line, record) from a file.
+    """Yield (number of its first line, record) for each record of a file.
 
-    The file may be compressed (.gz, .bz2). ``.csv`` and ``.tsv`` files are tables with
-    a header. Other files are JSON: one object a line, an array of objects, or objects
-    over several lines. Raises DataError for a line of another form.
+    The file may be compressed (``.gz``, ``.bz2``). ``.csv`` and ``.tsv`` files are
+    tables with a header. Other files hold JSON: one object on each line, an array of
+    objects, or objects that take several lines. Raises DataError for a line of another
+    form.
     """
     lines = numbered_lines(path)
     if is_table(path):
@@ -97,21 +98,21 @@ def read_records(path: Path | str) -> Records:
 
 
 def _first_filled(lines: Lines) -> tuple[int, str]:
-    """Return the next line that is not blank, and its number."""
+    """Return (number, line) of the next line that is not blank, else (1, "")."""
     return next((line for line in lines if line[1].strip()), (1, ""))
 
 
 def is_table(path: Path | str) -> bool:
-    """Whether a file's name is the name of a table, compressed or not."""
+    """Return whether a file is a table by its name. It may be compressed."""
     return re.search(r"\.[ct]sv(\.gz|\.bz2)?$", str(path), re.IGNORECASE) is not None
 
 
 def table_rows(path: Path | str, lines: Lines) -> Records:
-    """Yield (number of its first line, row) of a table with a header.
+    """Yield (number of its first line, row) for each row of a table with a header.
 
-    Fields are separated by a tab, a comma or a semicolon. Two columns without a header,
-    the first of them a number, are ``id`` and ``text``. Raises DataError for a repeated
-    column, a row of another length or a misplaced quote.
+    Fields are separated by a tab, a comma or a semicolon. If the first line has a
+    number and a text, it is no header, and the columns are ``id`` and ``text``. Raises
+    DataError for a repeated column, a row of another length or a misplaced quote.
     """
     lines = iter(lines)
     first, header = _first_filled(lines)
@@ -136,7 +137,7 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
 
 
 def _check_columns(columns: Sequence[str], where: str) -> None:
-    """Raise DataError for columns of the same name; several may be empty."""
+    """Raise DataError if two columns have the same name. Several may have none."""
     counts = Counter(filter(None, columns))
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
@@ -148,7 +149,10 @@ def _check_columns(columns: Sequence[str], where: str) -> None:
 def _csv_rows(
     path: Path | str, first: int, lines: Lines, delimiter: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number of its first line, fields) of rows, from the number ``first``."""
+    """Yield (number of its first line, fields) for each row.
+
+    ``first`` is the number of the first of the lines.
+    """
     quoting: Any = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     texts = (f"{line}\n" for _, line in lines)
     rows = csv.reader(texts, delimiter=delimiter, quoting=quoting, strict=True)
@@ -167,7 +171,7 @@ def _csv_rows(
 
 
 def _is_incomplete(line: str) -> bool:
-    """Whether a line begins an array, or a value that ends on a later line."""
+    """Return whether a line begins an array, or a value that ends on a later line."""
     beginning = line.lstrip()
     if not beginning.startswith("{"):
         return beginning.startswith(("[", _ARCHIVE))
@@ -179,7 +183,10 @@ def _is_incomplete(line: str) -> bool:
 
 
 def _values(path: Path | str, lines: Lines) -> Records:
-    """Yield (number of its first line, object) of objects, alone or in arrays."""
+    """Yield (number of its first line, object) for each object, in an array or not.
+
+    Raises DataError if the text is not JSON.
+    """
     numbered = list(lines)
     number = numbered[0][0]
     text = "\n".join([line for _, line in numbered])
@@ -212,7 +219,7 @@ def _values(path: Path | str, lines: Lines) -> Records:
 def parsed(
     line: str, where: str, error_type: type[Exception] = DataError
 ) -> dict[str, Any]:
-    """Return the JSON object of a line; raises ``error_type`` for anything else."""
+    """Return the JSON object of a line. Raises ``error_type`` for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -225,7 +232,7 @@ def parsed(
 def _checked_object(
     record: Any, text: str, where: str, error_type: type[Exception] = DataError
 ) -> dict[str, Any]:
-    """Return the value of a text if it is an object."""
+    """Return the value of a text. Raises ``error_type`` if it is not an object."""
     if isinstance(record, dict):
         return record
     raise error_type(f"{where}: found {short(text)}, expected a JSON object {{…}}")
@@ -234,7 +241,8 @@ def _checked_object(
 def id_under(keys: Sequence[str], record: Mapping[str, Any], where: str) -> str:
     """Return the id under the first of these keys that the record has.
 
-    Raises DataError, which begins with ``where``, if there is no id or it is unfit.
+    Raises DataError, with a message that begins with ``where``, if there is no id, or
+    if it is not a whole number or a text without spaces.
     """
     key = next((key for key in keys if record.get(key) is not None), None)
     if key is None:
@@ -260,9 +268,9 @@ def _is_id(value: Any) -> bool:
 
 
 def value_of(record: Any, name: str | None) -> Any:
-    """Return the first value of a field, None without one.
+    """Return the first value of a field, None if the field has no value.
 
-    A name with dots leads into objects within the record.
+    A name with dots, such as ``user.name``, leads into objects within the record.
     """
     if isinstance(record, list):
         return _first_value(record, name)
@@ -287,10 +295,11 @@ def _first_value(records: Iterable[Any], name: str | None) -> Any:
 
 
 def rows_of(table: Any, what: str, ready: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name for messages, row) of a table that a caller passes.
+    """Yield (name for messages, row) for each row of a table that a caller passes.
 
-    The table is an iterable of dictionaries or named tuples, or a data frame. Rows of
-    the type ``ready`` stay as they are. Raises DataError for other tables and rows.
+    The table is an iterable of dictionaries or named tuples, or a data frame. Rows are
+    yielded as dictionaries. Rows of the type ``ready`` stay as they are. ``what`` names
+    the table in messages. Raises DataError for other tables and rows.
     """
     if hasattr(table, "to_dict") and hasattr(table, "columns"):
         table = table.astype(object).where(table.notna(), None).to_dict("records")
@@ -310,7 +319,10 @@ def rows_of(table: Any, what: str, ready: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_doc_id(text: str) -> bool:
-    """Whether a run file can hold this id: not empty, without white space and NUL."""
+    """Return whether a run file can hold this id.
+
+    It must not be empty, and must have no white space, NUL or unpaired surrogate.
+    """
     return text.split() == [text] and "\0" not in text and is_encodable(text)
 
 
@@ -327,7 +339,7 @@ def unescaped(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether a text is free of unpaired surrogates, which UTF-8 cannot encode."""
+    """Return whether UTF-8 can encode a text, which has no unpaired surrogates then."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Posts on disk (one sqlite file) with random access by id or by place in the index."""
+"""Keep posts in a sqlite file, and read them by id or by place in the index."""
 
 import json
 import sqlite3
@@ -15,21 +15,24 @@ from tweetrerank.indexes.posts import Post, places_of
 from tweetrerank.indexes.records import is_doc_id, is_encodable
 
 COLUMNS = "doc_id, text, url, signals"
-"""Columns of a post: signals are JSON, or NULL. Files of earlier versions lack them."""
+"""Columns of a post. The signals are JSON or NULL. Older files lack this column."""
 
 GIVEN = "IN (SELECT value FROM json_each(?))"
-"""Condition on a column: any number of values, passed as one JSON array."""
+"""SQL condition that a column has one of the values in a JSON array."""
 
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
 
-_SORTED_KIB = 64 * 1024  # Memory for sorting
+_SORTED_KIB = 64 * 1024  # Memory for sorting, in KiB
 
 _CACHED_IDS = 200_000
-"""Ids in memory, some 25 MB: several methods find the same posts."""
+"""Number of ids that are kept in memory, which takes some 25 MB.
+
+They are kept because several methods find the same posts.
+"""
 
 
 class Summary(NamedTuple):
-    """Statistics of a new store."""
+    """Figures of a new store."""
 
     posts: int  # Number of posts
     empties: int  # Number of posts with an empty text
@@ -37,7 +40,7 @@ class Summary(NamedTuple):
 
 
 class Closing:
-    """Base of objects that are closed at the end of a ``with`` block."""
+    """Base of classes whose objects are closed at the end of a ``with`` block."""
 
     def close(self) -> None:
         """Release files and connections."""
@@ -51,18 +54,20 @@ class Closing:
 
 
 class PostStore(Closing):
-    """Posts of a file by :meth:`build`, which must not change meanwhile.
+    """The posts of a file that :meth:`build` has written.
 
-    Posts have the places 0, 1, …: by descending number if all ids are numbers below
-    2^63, else by descending text. For ids that grow with time that is from new to old.
-    Raises DataError for a file that is missing or is not a store of posts.
+    The file must not change while it is open. Each post has a place 0, 1, … If all ids
+    are whole numbers below 2^63, the places are in descending order of these numbers,
+    else in descending order of the ids as text. If ids grow with time, new posts
+    therefore come first. Raises DataError if the file is missing or is not a store of
+    posts.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise DataError(f"{path}: there is no such file of posts")
-        # `immutable` needs no locks and works in read-only folders.
+        # With `immutable`, sqlite needs no locks and works in read-only folders.
         address = f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1"
         try:
             self._connection = sqlite3.connect(
@@ -75,7 +80,7 @@ class PostStore(Closing):
         fields = [row[1] for row in self._select("PRAGMA table_info(posts)")]
         if "signals" not in fields:
             self._columns = COLUMNS.removesuffix(", signals")
-        # The count of posts would read all of them.
+        # Counting the posts would read all of them.
         ((last_place,),) = self._select("SELECT max(place) FROM posts")
         self._size = 0 if last_place is None else int(last_place) + 1
 
@@ -85,12 +90,12 @@ class PostStore(Closing):
     ) -> Summary:
         """Write posts, in any order, into a new file.
 
-        Writing is not atomic: write into a temporary folder. Memory does not grow with
-        the number of posts: sqlite sorts them in temporary files, in
-        ``$SQLITE_TMPDIR``, else ``$TMPDIR`` or ``/var/tmp``, which take twice the
-        posts' size. Raises DataError if there are no posts (of ``sources``), an id is
-        repeated, empty or has spaces, a text has an unpaired surrogate, or the disk is
-        full.
+        Writing is not atomic, so write into a temporary folder. The memory needed does
+        not grow with the number of posts, because sqlite sorts them in temporary files.
+        These take twice the size of the posts, and are in ``$SQLITE_TMPDIR``, else in
+        ``$TMPDIR`` or ``/var/tmp``. ``sources`` are the files of the posts, for error
+        messages. Raises DataError if there are no posts, if an id is repeated, is empty
+        or has spaces, if a text has an unpaired surrogate, or if the disk is full.
         """
         try:
             with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -110,7 +115,10 @@ class PostStore(Closing):
         return map(post_of, rows)
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
-        """Return the posts with these ids, in this order, without unknown ids."""
+        """Return the posts with these ids, by id and in this order.
+
+        Unknown ids are left out.
+        """
         unique_ids = list(dict.fromkeys(doc_ids))
         query = f"SELECT {self._columns} FROM posts WHERE doc_id {GIVEN}"
         rows = self._select(query, json.dumps(unique_ids))
@@ -120,7 +128,7 @@ class PostStore(Closing):
     def ids_at(self, places: Sequence[int]) -> list[str]:
         """Return the ids at these places, in the same order."""
         if len(self._ids) > _CACHED_IDS:
-            self._ids = {}  # Other threads continue with their dictionary.
+            self._ids = {}  # Another thread may still read the old one.
         ids = self._ids
         unknown = [place for place in places if place not in ids]
         if unknown:
@@ -129,9 +137,10 @@ class PostStore(Closing):
         return [ids[place] for place in places]
 
     def first_up_to(self, number: int) -> int:
-        """Return the first place with an id of at most ``number``.
+        """Return the place of the newest post whose id is at most ``number``.
 
-        Only stores of numeric ids have such a place.
+        It is the number of posts if all ids are greater. All ids of the store must be
+        whole numbers.
         """
         return bisect_left(
             range(self._size),
@@ -145,8 +154,8 @@ class PostStore(Closing):
 
     def _select(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:
-            # `yield from` closes the cursor, which fails after the connection is
-            # closed.
+            # Not `yield from`: it would close the cursor, which fails if the connection
+            # is closed before.
             for row in self._connection.execute(query, values):  # noqa: UP028
                 yield row
         except sqlite3.Error as error:
@@ -160,7 +169,7 @@ class PostStore(Closing):
 
 
 def post_of(row: Sequence[Any]) -> Post:
-    """Return the post of a row of :data:`COLUMNS`, with or without signals."""
+    """Return the post of a row that has :data:`COLUMNS`. The signals may be absent."""
     doc_id, text, url, *signals = row
     if signals and signals[0]:
         return Post(doc_id, text, url, json.loads(signals[0]))
@@ -168,7 +177,7 @@ def post_of(row: Sequence[Any]) -> Post:
 
 
 def row_of(post: Post) -> Sequence[Any]:
-    """Return a post as a row of :data:`COLUMNS`."""
+    """Return the values of a post for :data:`COLUMNS`."""
     signals = None
     if post.signals:
         signals = json.dumps(post.signals, default=str)
@@ -176,7 +185,7 @@ def row_of(post: Post) -> Sequence[Any]:
 
 
 def is_number(doc_id: str) -> bool:
-    """Whether an id is a whole number from 0 to 2^63 - 1, like the ids of tweets."""
+    """Return whether an id is a whole number from 0 to 2^63 - 1, as of a tweet."""
     return (
         doc_id.isascii()
         and doc_id.isdigit()
@@ -186,7 +195,10 @@ def is_number(doc_id: str) -> bool:
 
 
 def _checked(posts: Iterable[Post], counts: Counter[str]) -> Iterator[Post]:
-    """Yield the posts and count them; raises DataError for one that cannot be kept."""
+    """Yield the posts, and count them in ``counts``.
+
+    Raises DataError if a post has an unfit id, or a text that UTF-8 cannot encode.
+    """
     for post in posts:
         if not is_doc_id(post.doc_id):
             raise DataError(
@@ -203,9 +215,10 @@ def _checked(posts: Iterable[Post], counts: Counter[str]) -> Iterator[Post]:
 def _fill(
     connection: sqlite3.Connection, posts: Iterable[Post], sources: Sequence[Path | str]
 ) -> Summary:
-    """Write the posts, sort them, and check that their ids differ."""
-    # Without a journal: an unfinished file is thrown away, never repaired. The cache's
-    # size also limits the runs that are sorted in memory. sqlite merges 16 at a time.
+    """Write the posts, sort them, and check that no id is repeated."""
+    # No journal is needed, because an unfinished file is never repaired. The size of
+    # the cache also limits the runs that are sorted in memory. sqlite merges 16
+    # runs at a time.
     connection.executescript(
         f"""
         PRAGMA journal_mode = OFF;
@@ -242,7 +255,10 @@ def _fill(
 def _repeated_id(
     connection: sqlite3.Connection, sources: Sequence[Path | str]
 ) -> DataError:
-    """Error for an id of several posts, which have neighbouring places."""
+    """Return the error that names a repeated id and the places of its posts.
+
+    After sorting, the posts of one id are neighbours.
+    """
     ((doc_id,),) = connection.execute(
         "SELECT one.doc_id FROM posts one JOIN posts other "
         "ON other.place = one.place + 1 WHERE other.doc_id = one.doc_id LIMIT 1"

@@ -1,7 +1,7 @@
-"""From topics to a ranking: commands, collections, rankers, training, the service.
+"""The way from topics to a ranking: commands, collections, rankers and the service.
 
-``python -m pipeline.search`` runs a command from a checkout. Python code imports
-``tweetrerank``.
+From a checkout, run a command as in ``python -m pipeline.search``. In Python code,
+import ``tweetrerank``.
 """
 
 import signal

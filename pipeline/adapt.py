@@ -1,20 +1,21 @@
-"""Adapt word vectors to a collection's posts, without judgments, topics or a query log.
+"""Adapt word vectors to the posts of a collection. No judgments or topics are needed.
 
     pip install 'tweetrerank[adapt]'
     python -m pipeline.adapt --collection my-posts.toml
     python -m pipeline.search --collection my-posts.toml
 
-A sentence transformer, the teacher, encodes the posts once. Each word gets a vector, so
-that the sums of these vectors are as near as possible to the encodings. The vectors are
-written to the folder of the models. Searches of the collection then compare meaning by
-them, and do not run the teacher.
+A sentence transformer, the teacher, encodes the posts once. Then each word gets a
+vector. The vectors are chosen so that the sum of a post's word vectors is as near as
+possible to the teacher's encoding of the post. They are written to the folder of the
+models. Searches of the collection then compare meaning by these vectors, and do not run
+the teacher.
 
-Rare words count more than common ones. For posts that only a search engine has, this
-command counts the words; for other posts the first search does.
+Rare words count more than common ones. This command also counts the words of posts that
+only a search engine has. For other posts the first search counts them.
 
 Repeat the command to continue an interrupted run. Posts that are added to the index
-later need no new adaptation unless many of their words are unknown. --check prints the
-share of unknown words.
+later need no new adaptation unless many of their words are unknown. The share of
+unknown words is printed by --check.
 """
 
 import json
@@ -35,17 +36,18 @@ from tweetrerank.pipeline.runtime import bar, choose_device
 from tweetrerank.pipeline.text import counted, say
 from tweetrerank.pipeline.usage_error import UsageError
 
-# Default number of posts to encode; more improve little
+# Default number of posts to encode. More posts improve the vectors little.
 MOST_POSTS = 200_000
-# Approximate number of posts that identify the collection of the vectors
+# Approximate number of posts whose ids and texts are kept with the vectors, to tell
+# later whether a collection is the one that they were fitted to
 SAMPLED = 20
-# Ending of the folder with encodings, for an interrupted or a second run
+# Ending of the folder that keeps the encodings for an interrupted or a second run
 ENCODINGS = "encodings"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Collection and teacher."""
+    """The collection to adapt to, and the teacher."""
 
     collection: str | None = option(
         "collection (mb2012, my-posts.toml, …) whose posts are read",
@@ -80,7 +82,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Encode the posts, fit word vectors, check and write them."""
+    """Fit and write word vectors, or report on those of an earlier run with --check."""
     if bool(options.collection) == bool(options.index):
         raise UsageError("give one of --collection NAME and --index DIR")
     collection = open_collection(options.collection, options.index, data=options.data)
@@ -96,7 +98,11 @@ def main(options: Options) -> None:
 
 
 def adapt(options: Options, collection: Collection) -> None:
-    """Encode the posts, fit word vectors to the encodings, check and write them."""
+    """Encode the posts, fit word vectors to the encodings, check and write them.
+
+    The collection must have an index. Raises DataError if fewer than two of its posts
+    have a text.
+    """
     from tweetrerank.pipeline.adaptation.teacher import encode, open_teacher
     from tweetrerank.pipeline.adaptation.word_table import ROUNDS, check, fit
     from tweetrerank.pipeline.ranking.frequencies import file_of
@@ -133,9 +139,10 @@ def adapt(options: Options, collection: Collection) -> None:
 
 
 def _teacher_of(collection: Collection) -> str:
-    """Return the teacher for the language of the posts.
+    """Return the name of the teacher for the language of the posts, and print it.
 
-    If the collection names no language, the analyzer of its index decides.
+    If the collection names no language, the language is that of the index's analyzer.
+    Without a local index it is English.
     """
     language = collection.language
     index = collection.index_directory
@@ -153,7 +160,7 @@ def _teacher_of(collection: Collection) -> str:
 
 
 def _posts(collection: Collection, most: int) -> Sequence[Post]:
-    """Return the posts to encode; DataError: fewer than two have a text."""
+    """Return the posts to encode. Raises DataError if fewer than two have a text."""
     posts = [post for post in collection.posts() if post.text.strip()]
     sample = _sample(posts, most)
     if len(sample) < 2:
@@ -164,7 +171,11 @@ def _posts(collection: Collection, most: int) -> Sequence[Post]:
 
 
 def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
-    """Return all posts in their order, or ``most`` random ones, always the same."""
+    """Return the posts, or ``most`` of them at random if there are more.
+
+    The order of the posts is kept. The seed is fixed, so that a repeated run draws the
+    same posts.
+    """
     if len(posts) <= most:
         return posts
     import numpy as np
@@ -175,7 +186,10 @@ def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
 
 
 def _report(collection: Collection) -> None:
-    """Print the share of the posts' words that the vectors were not fitted to."""
+    """Print which vectors there are, and the share of the posts' words without one.
+
+    Raises DataError if the collection has no adapted vectors.
+    """
     from tweetrerank.rerankers.text.lexicon import Lexicon
     from tweetrerank.rerankers.text.spaces import description_of
 

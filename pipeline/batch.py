@@ -4,12 +4,14 @@
     python -m pipeline.batch --input in.jsonl --output out.jsonl --collection mine.toml
     python -m pipeline.batch --input night/ --output scored/ --address ray://head:10001
 
-A row is a query with its posts, or one pair. A query has query_id, query and posts, a
-list of objects with doc_id, text and optionally url, first_stage_score and signals of
-the model. A pair has query_id, query, doc_id, text, … Each post gets a score.
+Each row holds a query with its posts, or one pair of a query and a post. A query has
+the keys query_id, query and posts. "posts" is a list of objects with doc_id, text and
+optionally url, first_stage_score and signals that the model reads. A pair has the keys
+query_id and query, and those of a post. Each post gets a score.
 
-window reads first_stage_score if the first row has it; the score of another model is
-mixed with it. OUTPUT.rejected.jsonl has the unreadable rows with reasons.
+If the first row has a first_stage_score, the model window reads it. The score of
+another model is mixed with it. Rows that cannot be read are written with the reason to
+OUTPUT.rejected.jsonl.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from tweetrerank.pipeline.runtime import bar
 from tweetrerank.pipeline.text import counted, did_you_mean, listed, say
 from tweetrerank.pipeline.usage_error import UsageError
 
-# Number of posts that are scored together, or a few more
+# Posts are scored together in chunks of at least this number.
 TOGETHER = 5000
 DATA = re.compile(r"[^._].*\.((jsonl|ndjson|json)(\.gz)?|parquet)", re.IGNORECASE)
 LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 1"
@@ -54,7 +56,7 @@ LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 
 
 @dataclass(frozen=True)
 class Options(ScoringOptions):
-    """Input, model, output and machines."""
+    """The input, the model, the output, and the machines to use."""
 
     input: Path = option(
         "JSON lines (.jsonl, .jsonl.gz), Parquet, or a folder of these",
@@ -91,7 +93,11 @@ class Options(ScoringOptions):
 
 
 def main(options: Options) -> None:
-    """Score, and report rows that cannot be read."""
+    """Score all rows, and write the rows that cannot be read to a file of their own.
+
+    Raises DataError if more rows cannot be read than --max-rejected allows, or if a
+    package is missing.
+    """
     files = _files(options)
     try:
         rejected = _score(options, files)
@@ -119,9 +125,10 @@ def main(options: Options) -> None:
 
 
 def _files(options: Options) -> list[Path]:
-    """Return the input files in the order of their names.
+    """Return the absolute paths of the input files, sorted by name.
 
-    UsageError has all problems of the options.
+    Files in a folder that are not data are passed over with a note. Raises UsageError
+    listing every problem found in the options.
     """
     source = options.input
     entries = sorted(source.iterdir()) if source.is_dir() else [source]
@@ -210,15 +217,17 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
 
 
 def _prepare(options: Options, files: Sequence[Path]) -> tuple[Job, Any]:
-    """Return the job, and the model for this process.
+    """Return the job and the model for this process.
 
-    The model comes first: mistakes in options are reported before those in files.
+    The model is loaded before the files are read, so that mistakes in the options are
+    reported before mistakes in the files. Raises DataError if --order scores is given
+    and the first row has no score.
     """
     from tweetrerank.pipeline.ranking.build import mixed
     from tweetrerank.rerankers.pairs import FIRST_STAGE, PRIOR
 
     loader, key = _loader(options)
-    # On a cluster, this process only reads the properties of the model.
+    # On a cluster, this process does not score. It only reads what the model needs.
     loaded = loader.load("cpu" if options.address else options.device)
     form = form_of(files)
     if options.order == "scores" and not form.has_first_stage:
@@ -235,7 +244,10 @@ def _prepare(options: Options, files: Sequence[Path]) -> tuple[Job, Any]:
 
 
 def _loader(options: Options) -> tuple[ModelLoader, str]:
-    """Return the loader of the model, and the key of the collection for its λ."""
+    """Return the loader of the model, and the key of the collection that has its λ.
+
+    The key is "" without a collection.
+    """
     from tweetrerank.pipeline.collections.named import open_collection
     from tweetrerank.pipeline.ranking.build import Source, best_source
     from tweetrerank.rerankers import checkpoint as checkpoints
@@ -266,7 +278,8 @@ def _score_here(output: Path, job: Job, model: Any, reads_lists: bool) -> list[R
     unknown_numbers: Counter[str] = Counter()
     post_count = 0
     started = perf_counter()
-    warnings.filterwarnings("ignore", ".* reads numbers")  # They are counted below.
+    # The posts without a number are counted below instead.
+    warnings.filterwarnings("ignore", ".* reads numbers")
     with (
         bar(0, "scoring", "row") as progress,
         open_writer(output, job.files, form) as write,
@@ -286,7 +299,7 @@ def _score_here(output: Path, job: Job, model: Any, reads_lists: bool) -> list[R
 
 
 def _unknown_numbers(posts: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """Yield the name of a number for each post that lacks it."""
+    """Yield a name for each post and each number that the post lacks."""
     from tweetrerank.rerankers.pairs import number_of
 
     for post in posts:
@@ -296,7 +309,11 @@ def _unknown_numbers(posts: Sequence[Row], names: Sequence[str]) -> Iterator[str
 
 
 def _chunks(rows: Iterator[Row], form: Form, reads_lists: bool) -> Iterator[list[Row]]:
-    """Group rows that are scored together; all pairs of a query are."""
+    """Yield lists of rows to score together, of about :data:`TOGETHER` posts each.
+
+    Adjacent rows of a query stay in one list. Raises DataError if the model ranks lists
+    and the pairs of a query are not all adjacent.
+    """
     chunk: list[Row] = []
     post_count = 0
     seen: set[Any] = set()

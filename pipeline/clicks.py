@@ -1,25 +1,26 @@
-"""Make topics and judgments of a click log.
+"""Make topics and judgments from a click log.
 
   python -m pipeline.clicks log --output qrels.txt
 
-The log is a file or a folder of JSON lines, .gz or not: the log of pipeline.serve --log
-DIR --log-queries plain, exports of OpenSearch's User Behavior Insights, or JSON lines
-from another source. A line from another source has the posts in the order of the page,
-and the clicked ones. It may have the "query_id" of the topic; other keys are ignored.
+The log is a file of JSON lines or a folder of such files, which may end in .gz. It is
+the log of pipeline.serve --log DIR --log-queries plain, an export of OpenSearch's User
+Behavior Insights, or a log from another source. A line from another source names the
+posts in the order of the page, and those that were clicked. It may have the "query_id"
+of the topic. Other keys are ignored.
 
   {"query": "storm damage", "shown": ["17", "4", "9"], "clicked": ["4"]}
 
-Without a query_id, the id is made of the text, and is the same in all logs. The file of
-topics, qrels.topics.tsv, is next to the judgments. Grades follow from a model of
-clicks, which is fitted to the whole log: the probability that a post attracts those who
-look at its position more than posts that are clicked by mistake
-(pipeline/collections/clicks.py).
+Without a query_id, the id is made from the text, so it is the same in all logs. The
+topics are written to a file next to the judgments (qrels.topics.tsv). The grades follow
+from a model of clicks that is fitted to the whole log
+(pipeline/collections/click_model.py). For each post it estimates a probability: that
+the post attracts people who look at its position more than a post that is only clicked
+by mistake.
 
-  grade 2      clicked twice or more, probability of .9 or more
-  grade 1      clicked, probability of .5 or more
-  grade 0      clicked or skipped above a click, lower probability
-  not judged   never clicked, and not skipped above a click, or not enough for a lower
-               probability
+  grade 2      the post was clicked at least twice, and the probability is at least .9
+  grade 1      it was clicked, and the probability is at least .5
+  grade 0      it was clicked or skipped above a click, and the probability is lower
+  not judged   it was never clicked, and was skipped above a click too rarely or never
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from tweetrerank.pipeline.usage_error import UsageError
 
 @dataclass(frozen=True)
 class Options:
-    """Files."""
+    """The log to read, and the file to write."""
 
     log: Path = argument(
         "click log: a file of JSON lines, or a folder of them",
@@ -48,7 +49,10 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Read the log, estimate grades, write both files and report."""
+    """Read the log, estimate the grades, write both files, and print a report.
+
+    Raises UsageError if one of the files to write is the log itself.
+    """
     from tweetrerank.pipeline.collections.click_log import read_click_log
     from tweetrerank.pipeline.collections.click_model import fit, judgments, report
     from tweetrerank.pipeline.collections.trec import written_file
@@ -63,7 +67,7 @@ def main(options: Options) -> None:
     log = read_click_log(options.log)
     examination, _, relevance = fit(log)
     qrels = judgments(log, relevance)
-    # If one file fails, the other is not replaced.
+    # If one of the files cannot be written, the other one is not replaced either.
     with written_file(topics_file) as topics, written_file(output) as judged:
         for query_id, text, *_ in log.topics:
             grades = qrels.get(query_id)

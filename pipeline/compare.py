@@ -1,17 +1,18 @@
-"""Compare the served model with its challenger by users' clicks.
+"""Compare the served model with its challenger by the clicks of users.
 
   python -m pipeline.compare log
 
-The log is that of pipeline.serve --log DIR --challenger MODEL. A search is a win of the
-challenger if more of its posts were clicked than of the served model's, a loss if
-fewer. Ties do not count. Repeated searches of a client for the same text have one vote.
-The false-positive rate is at most 5 %, however often you look at the test.
+The log is written by pipeline.serve --log DIR --challenger MODEL. The challenger wins a
+search if more of its posts were clicked than of the served model's, and loses it if
+fewer were. Ties do not count. If a client repeats a search for the same text, its
+searches have one vote together. The false-positive rate is at most 5 %, however often
+you look at the result.
 
-The evidence against a share of wins ≤ 1/2 is the likelihood of wins and losses under a
-mixture of all greater shares, divided by that under 1/2. It is a supermartingale, which
-ever reaches 20 with probability 1/20 at most. Howard, Ramdas, McAuliffe & Sekhon,
-"Time-uniform, nonparametric, nonasymptotic confidence sequences" (Annals of Statistics,
-2021), proposition 7.
+The evidence is a ratio of likelihoods. It compares the wins and losses under a mixture
+of all shares of wins above 1/2 with those under the share 1/2. If the challenger is not
+better, this ratio is a supermartingale: the probability that it ever reaches 20 is at
+most 1/20. See proposition 7 of Howard, Ramdas, McAuliffe & Sekhon, "Time-uniform,
+nonparametric, nonasymptotic confidence sequences" (Annals of Statistics, 2021).
 """
 
 import math
@@ -27,10 +28,11 @@ from tweetrerank.pipeline.command.main import run
 from tweetrerank.pipeline.command.options import argument
 from tweetrerank.pipeline.text import print_table, say
 
-# Parameter a of Beta(a, a). If users can distinguish two rankers, the better one wins
-# 50 to 65 % of the searches.
+# Parameter a of the prior Beta(a, a) of the share of wins. It fits the shares that
+# occur: if users can distinguish two rankers, the better one wins 50 to 65 % of the
+# searches.
 PRIOR = 30.0
-# Evidence at which the challenger counts as better
+# The evidence from which on the challenger counts as better
 NEEDED = 20
 OUTCOMES = ("searches", "repeated", "without a click", "wins", "losses", "ties")
 
@@ -46,13 +48,16 @@ FROM (SELECT count(DISTINCT search) AS n, sum(lead) AS lead FROM pages
 
 @dataclass(frozen=True)
 class Options:
-    """The log."""
+    """The log to read."""
 
     log: Path = argument("folder of the log", parse=Path)
 
 
 def main(options: Options) -> None:
-    """Print outcomes, the evidence, and the evidence needed."""
+    """Print the outcomes and the evidence for the latest pair of models.
+
+    Raises DataError if the log has no interleaved search.
+    """
     with closing(_tally(options.log)) as tally:
         models = tally.execute(LATEST).fetchone()
         if models is None:
@@ -73,9 +78,10 @@ def main(options: Options) -> None:
 
 
 def _tally(folder: Path) -> sqlite3.Connection:
-    """Return a table of the interleaved pages in a log.
+    """Return a database with a row for each interleaved page of a log.
 
-    A log may be larger than memory, so the table is on the disk.
+    The database is a temporary file, because a log may be larger than memory. Notes on
+    unreadable lines are printed on stderr.
     """
     from tweetrerank.pipeline.collections.click_log import read_searches
 
@@ -91,9 +97,10 @@ def _tally(folder: Path) -> sqlite3.Connection:
 
 
 def _row(page: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the row of an interleaved page.
+    """Return the values of a page for the table ``pages``.
 
-    Its lead is 1, 0 or -1 if the challenger won, drew or lost; None without a click.
+    The lead is 1 if the challenger won, 0 if it drew, and -1 if it lost. It is None if
+    nothing was clicked.
     """
     from tweetrerank.pipeline.collections.click_log import CHALLENGER, CHAMPION
 
@@ -112,7 +119,10 @@ def _row(page: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def evidence(wins: float, losses: float) -> float:
-    """Return the logarithm of the evidence that the share of wins is above 1/2."""
+    """Return the natural logarithm of the evidence that the share of wins is above 1/2.
+
+    The result is minus infinity if the evidence is too small for a float.
+    """
     from scipy.special import betainc, betaln
 
     ratio = betaln(PRIOR + wins, PRIOR + losses) - betaln(PRIOR, PRIOR)

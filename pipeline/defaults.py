@@ -1,6 +1,6 @@
 """Names and defaults that options, rankers and reports share.
 
-Importing this module loads no other.
+This module imports no other, so that the help of a command appears quickly.
 """
 
 METHODS = ("ql", "bm25", "rm3", "axiom")
@@ -9,16 +9,22 @@ DEFAULT_HITS = 1000
 DEFAULT_FUSION = "fusion"
 
 DEFAULT_WINDOW = "window"
-"""Model of given candidates, and of a named first stage."""
+"""Model for given candidates, and for searches that name a first stage."""
 
 DEFAULT_RERANKER = "mp_hcnn"
-"""Model of a search with λ, and of answers to questions. It scores each post alone."""
+"""Model for searches with λ, and for answers to questions.
+
+It scores each post by itself.
+"""
 
 AUTO = "auto"
-"""Best model trained on the user's collection, by held-out topics, or the default."""
+"""The model trained on the user's collection that is best on held-out topics.
+
+It means the default model if none was trained.
+"""
 
 NONE = "none"
-"""The first stage alone."""
+"""No reranker: the ranking is that of the first stage."""
 
 UNTUNED_WEIGHT = 0.5
 DEFAULT_MEASURES = ("AP", "P@30")

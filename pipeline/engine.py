@@ -4,10 +4,10 @@ python -m pipeline.engine install --engine http://localhost:9200 --service URL
 python -m pipeline.engine status --engine http://localhost:9200
 python -m pipeline.engine remove --engine http://localhost:9200
 
-URL is the address of pipeline.serve, as the engine reaches it. In OpenSearch (2.13 or
-newer), install makes a search pipeline with the processor rerank. In Elasticsearch
-(8.19, or 9.1 and newer) it makes an inference endpoint, and prints a search that uses
-it. A second install replaces the old parts.
+URL is the address at which the engine reaches pipeline.serve. In OpenSearch 2.13 or
+newer, install makes a search pipeline with a rerank processor. In Elasticsearch (8.19,
+or 9.1 and newer) it makes an inference endpoint, and prints a search that uses the
+endpoint. A second install replaces what the first one made.
 """
 
 import json
@@ -25,18 +25,18 @@ from tweetrerank.pipeline.command.options import existing_file, option
 from tweetrerank.pipeline.runtime import read_keys
 from tweetrerank.pipeline.usage_error import UsageError
 
-# Text in each part that this command makes
+# Text by which this command recognises the parts that it made in an engine
 MARK = "Made by tweetrerank engine install"
 ML = "/_plugins/_ml"
 PREDICT = f"{ML}/_predict/text_similarity"
 TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
-# Setting of an index
+# Setting of an index that names its default search pipeline
 DEFAULT = "index.search.default_pipeline"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Action, engine and service."""
+    """The action, the engine and the service."""
 
     action: str = option(
         "step", choices=("install", "status", "remove"), names=None, required=True
@@ -66,7 +66,11 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Install, print the state, or remove."""
+    """Install the parts, print their state, or remove them.
+
+    An install also prints the state. Raises DataError with a remedy if the engine
+    refuses a request.
+    """
     _check(options)
     key = read_keys(options.api_key_file)[0] if options.api_key_file else "none"
     engine = Engine(EngineAddress(options.engine, "_all", options.engine_auth))
@@ -88,7 +92,7 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError with all problems of the options."""
+    """Raise UsageError listing every problem found in the options."""
     problems = []
     if options.action == "install" and not options.service:
         problems.append(
@@ -101,9 +105,10 @@ def _check(options: Options) -> None:
 
 
 def served_model(url: str, name: str | None, key: str) -> str:
-    """Return a model of a service that reads the order of hits (default: the first).
+    """Return the name of a served model that reads the order of the hits.
 
-    DataError: the service does not answer, or has no such model.
+    It is the model ``name``, or the first such model without a name. Raises DataError
+    if the service does not answer or has no such model.
     """
     import requests
 
@@ -126,7 +131,10 @@ def served_model(url: str, name: str | None, key: str) -> str:
 
 
 class Parts:
-    """Parts of a name in an engine, whose contents are templates in JSON files."""
+    """The parts that an install makes in an engine under one name.
+
+    Their contents are templates in the JSON files of the folder ``installation``.
+    """
 
     def __init__(self, engine: Engine, options: Options, key: str) -> None:
         name = options.pipeline
@@ -144,10 +152,10 @@ class Parts:
         }
 
     def template(self, part: str, **values: Any) -> Any:
-        """Return a part's content with values in place of ``<name>``.
+        """Return the content of a part, with values in place of each ``<name>``.
 
-        The text ``"<name>"`` takes any value of JSON; inside of other texts, values
-        are texts.
+        If a JSON string is just ``"<name>"``, any JSON value takes its place. Inside a
+        longer string, the value is inserted as text.
         """
         path = Path(__file__).parent / "installation" / f"{self.kind}.json"
         text = json.dumps(json.loads(path.read_text(encoding="utf-8"))[part])
@@ -163,7 +171,11 @@ class Parts:
         return str(self.template("remedy"))
 
     def ours(self, path: str, is_needed: bool = False) -> Any:
-        """Return the part at a path, or None; DataError: another command made it."""
+        """Return the part at a path, or None if there is none.
+
+        Raises DataError if something else made the part, or if there is none and
+        ``is_needed``.
+        """
         try:
             part = self.request("GET", path)
         except EngineError as error:
@@ -178,7 +190,7 @@ class Parts:
         return part
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete parts, and report each that stays."""
+        """Delete the parts, and print a line for each that is removed or left."""
         for path in paths:
             try:
                 if "/models/" in path:
@@ -190,13 +202,16 @@ class Parts:
 
 
 class OpenSearch(Parts):
-    """A connector, a model and two search pipelines.
+    """The parts in OpenSearch: a connector, a model and two search pipelines.
 
-    The second pipeline is the default of an index.
+    The second pipeline is for an index that reranks by default.
     """
 
     def install(self, model: str) -> None:
-        """Make new parts, then remove the old ones."""
+        """Make the new parts, then remove the old ones. Searches work meanwhile.
+
+        Raises DataError if a pipeline or an index's default pipeline is not ours.
+        """
         index = self.options.default_for
         old_parts = self._marked("models", "connectors")
         for path in self.paths.values():
@@ -222,7 +237,7 @@ class OpenSearch(Parts):
             self._set_default(index, self.default_name)
 
     def status(self) -> None:
-        """Print the parts, and try a search."""
+        """Print the parts, and try a search with them."""
         pipeline = self.ours(self.paths[self.name], is_needed=True)[self.name]
         rerank = pipeline["response_processors"][0]["rerank"]
         model_id = rerank["ml_opensearch"]["model_id"]
@@ -247,9 +262,9 @@ class OpenSearch(Parts):
         print(f"trial: a search reranks {len(response['hits']['hits'])} posts")
 
     def _print_connector(self, model_id: str) -> str:
-        """Print the connector of a model, and return the service's name of the model.
+        """Print a model's connector, and return the name of the model in the service.
 
-        The service of the connector becomes that of these parts.
+        Sets ``self.service`` to the address that the connector uses.
         """
         connector = self.request("GET", f"{ML}/models/{model_id}")["connector_id"]
         content = self.request("GET", f"{ML}/connectors/{connector}")
@@ -259,11 +274,11 @@ class OpenSearch(Parts):
         return content["parameters"]["model"]
 
     def _predict(self, model_id: str) -> None:
-        """Score a sample; EngineError: the service does not answer."""
+        """Score a sample. Raises EngineError if the engine cannot reach the service."""
         self.request("POST", f"{PREDICT}/{model_id}", self.template("predict"))
 
     def remove(self) -> None:
-        """Remove our parts, and nothing else."""
+        """Remove the parts that this command made, and nothing else."""
         for index, pipeline in self._defaults().items():
             if pipeline in self.paths:
                 self._set_default(index, None)
@@ -288,7 +303,7 @@ class OpenSearch(Parts):
         return str(self.template("remedy of settings", body=body))
 
     def _marked(self, *kinds: str) -> list[str]:
-        """Return the paths of our models, connectors or model groups."""
+        """Return the paths of the parts of these kinds that this command made."""
         paths = []
         for kind in kinds:
             folder = f"{ML}/{kind}"
@@ -298,7 +313,7 @@ class OpenSearch(Parts):
         return paths
 
     def _defaults(self, index: str = "_all") -> dict[str, str | None]:
-        """Return the default pipeline of each index."""
+        """Return the default pipeline of each index, None if it has none."""
         path = f"/{index}/_settings"
         response = self.request("GET", path, params={"flat_settings": True})
         return {
@@ -306,7 +321,7 @@ class OpenSearch(Parts):
         }
 
     def _check_default(self, index: str) -> None:
-        """Raise DataError if an index has a default pipeline of somebody else."""
+        """Raise DataError if an index has a default pipeline that is not ours."""
         pipelines = set(self._defaults(index).values())
         foreign = pipelines - {None, "_none"} - self.paths.keys()
         if foreign:
@@ -320,17 +335,20 @@ class OpenSearch(Parts):
 
 
 class Elasticsearch(Parts):
-    """An inference endpoint."""
+    """The part in Elasticsearch: an inference endpoint."""
 
     def install(self, model: str) -> None:
-        """Replace the endpoint, and print a search."""
+        """Replace the endpoint, and print a search that uses it.
+
+        Raises DataError if --default-for is given.
+        """
         if self.options.default_for:
             raise DataError(
                 "--default-for is for OpenSearch; here a search names the endpoint"
             )
         self.remove()
         plain = self.template("endpoint", model=model, query="${query}")
-        # Older versions do not put the query between quotes.
+        # Older versions of Elasticsearch do not put the query into quotes themselves.
         quoted = self.template("endpoint", model=model, query='"${query}"')
         try:
             self.request("PUT", self.endpoint, plain)
@@ -339,7 +357,7 @@ class Elasticsearch(Parts):
         print(json.dumps(self.template("search"), indent=2))
 
     def status(self) -> None:
-        """Print the endpoint, and try it."""
+        """Print the endpoint, and let it rank two texts."""
         endpoint = self.ours(self.endpoint, is_needed=True)["endpoints"][0]
         settings = endpoint["service_settings"]
         url = settings["url"].removesuffix("/v2/rerank")
@@ -350,7 +368,7 @@ class Elasticsearch(Parts):
         print(f"trial: two texts are ranked: {response['rerank']}")
 
     def remove(self) -> None:
-        """Remove the endpoint."""
+        """Remove the endpoint if there is one."""
         if self.ours(self.endpoint):
             self.delete([f"{self.endpoint}?force=true"])
 

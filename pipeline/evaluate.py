@@ -1,11 +1,11 @@
-"""Evaluate runs against judgments, and test their differences.
+"""Evaluate runs by judgments, and test the differences between runs.
 
     python -m pipeline.evaluate mb2012 ql.run reranked.run
     python -m pipeline.evaluate my.qrels reranked.run -m AP -m nDCG@20 --per-topic
     python -m pipeline.evaluate mb2012 a.run b.run --against ql.run
 
-Measures are trec_eval's, under ir_measures' names. Every judged topic counts; a topic
-without results counts as 0.
+The measures are computed as by trec_eval and named as in ir_measures. Every judged
+topic counts. A topic without results has the value 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ from tweetrerank.pipeline.text import counted, listed, say
 from tweetrerank.pipeline.usage_error import UsageError
 
 Results = Sequence[tuple[str, Values]]
-"""Path of each run, and its measures."""
+"""Pairs of a run's path and its measures for each topic."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,17 @@ class Options:
 
 
 class Judgments(NamedTuple):
-    """Judgments of a collection or a file."""
+    """Judgments from a collection or a file, and how to evaluate by them."""
 
     qrels: Qrels
-    measures: Sequence[str]  # Usual ones
-    skips_own_id: bool  # Whether a post with the id of its query does not count
+    measures: Sequence[str]  # The usual measures of the collection
+    skips_own_id: bool  # Whether to leave out the post that has the query's id
 
 
 def main(options: Options) -> None:
-    """Evaluate the runs, print tables, and warn of runs that do not fit."""
+    """Evaluate the runs, print tables, and warn of runs that do not fit the
+    judgments.
+    """
     parse_measures(options.measures)
     paths = _paths(options)
     judgments = _judgments(options.qrels, options.data)
@@ -112,10 +114,10 @@ def main(options: Options) -> None:
 
 
 def _paths(options: Options) -> list[Path]:
-    """Return the files of the runs; the run of ``--against`` comes first.
+    """Return the files of the runs, with the run of ``--against`` first.
 
-    A comparison of that run with itself is left out: it would make the correction of
-    the others stricter. UsageError: no other run is left.
+    That run is not compared with itself, because every further comparison makes the
+    Holm correction of the others stricter. Raises UsageError if no other run is left.
     """
     baseline = options.against
     if baseline is None:
@@ -127,7 +129,11 @@ def _paths(options: Options) -> list[Path]:
 
 
 def _judgments(name: str, data: Path | None) -> Judgments:
-    """Return the judgments of a file or, if no file has the name, of a collection."""
+    """Return the judgments of a file or, if no file has the name, of a collection.
+
+    Raises UsageError if the name looks like a path but there is no such file. Raises
+    DataError if the collection has no judgments.
+    """
     path = Path(name)
     if path.is_file() and not is_own(name):
         return Judgments(read_qrels(path), DEFAULT_MEASURES, False)
@@ -141,7 +147,11 @@ def _judgments(name: str, data: Path | None) -> Judgments:
 
 
 def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:
-    """Warn of a run without judged topics or posts, and of gaps on either side."""
+    """Warn if the run shares no topic or no post with the judgments.
+
+    Otherwise warn of judged topics that the run lacks, and of topics that have no
+    judgments.
+    """
     common = [topic_scores for topic, topic_scores in scores.items() if topic in qrels]
     pairs = {
         "topics": (list(scores), list(qrels)),
@@ -161,7 +171,7 @@ def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:
 
 
 def _distinct(lists: Iterable[Iterable[str]]) -> list[str]:
-    """Return the posts of several topics, each once."""
+    """Return the ids of the posts of several topics, each id once, in order."""
     posts: dict[str, None] = {}
     for doc_ids in lists:
         posts.update(dict.fromkeys(doc_ids))
@@ -169,9 +179,9 @@ def _distinct(lists: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _print_topics(results: Results) -> None:
-    """Print lines like ``trec_eval -q``, with a column for each run.
+    """Print the value of each measure and topic, with a column for each run.
 
-    The mean has the query_id ``all``.
+    As in ``trec_eval -q``, the mean is in a line with the query_id ``all``.
     """
     _print_cells(["measure", "query_id"] + [name for name, _ in results])
     _, first_values = results[0]

@@ -1,13 +1,14 @@
-"""Explain a ranking: ranks of a topic's posts before and after reranking, and reasons.
+"""Explain why reranking moved a topic's posts up or down.
 
     python -m pipeline.explain --topics mb2012 --query-id 51
     python -m pipeline.explain --topics mb2012 --query-id 51 --output page.html
     python -m pipeline.explain --topics sample --query-id 1 --doc-id 164 --doc-id 165
     python -m pipeline.explain --topics mb2012 --query-id 84 --reranker fusion
 
-For MP-HCNN, the reasons are the matches of its similarity layer, as in table 6 of Rao
-et al. (AAAI 2019). For window and the fusions, they are the contributions of the
-families of features to a post's score.
+Each post is shown with its ranks before and after, and with reasons. For MP-HCNN, the
+reasons are the matches of its similarity layer, as in table 6 of Rao et al. (AAAI
+2019). For window and the fusions, they tell how much each family of features adds to
+the post's score.
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Options(RankingOptions):
     )
 
     def problems(self) -> list[str]:
-        """Return the problems of arguments that contradict one another."""
+        """Return a message for each contradiction between the arguments."""
         problems = super().problems()
         if self.reranker == NONE:
             problems.append(
@@ -56,12 +57,16 @@ class Options(RankingOptions):
 
 
 def main(options: Options) -> None:
-    """Rerank the topic's candidates, choose posts, and explain their ranks."""
+    """Rerank the topic's candidates, choose posts, and explain their ranks.
+
+    The explanation is printed, or written as a page with --output.
+    """
     from tweetrerank.pipeline.explanation.topic import topic_named
     from tweetrerank.pipeline.explanation.views import page, print_explanation
 
     collection = options.open_collection()
-    # The ranker comes first: it checks the arguments, and the topics may be missing.
+    # The ranker is opened before the topics are read, because it checks the arguments,
+    # and the file of the topics may be missing.
     ranker = options.open_ranker(collection)
     topic = topic_named(options.query_id, collection.topics, collection.name)
     ranking = ranker.rank([topic], options.hits or DEFAULT_HITS)

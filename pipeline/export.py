@@ -4,8 +4,9 @@
     python -m pipeline.export --collection my-posts.toml --output models/my-posts
     tweetrerank serve --checkpoint models/my-posts
 
-The folder has all files that the model needs: words and weights that it shares with
-others, λ and calibration, judgments, and the word vectors adapted to a collection.
+The folder holds every file that the model needs. That includes the words and weights
+that it shares with other models, λ, the calibration, the judgments, and the word
+vectors adapted to a collection.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tweetrerank.pipeline.usage_error import UsageError
 
 @dataclass(frozen=True)
 class Options:
-    """Model and new folder."""
+    """The model to copy, and the folder to write."""
 
     model: str | None = argument(
         "model: a name, or a checkpoint folder; none with --collection", required=False
@@ -35,7 +36,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Write the folder, whole or not at all."""
+    """Write the folder. After an error there is no folder."""
     _check(options)
 
     from tweetrerank.pipeline.ranking.build import Source, best_source
@@ -67,7 +68,7 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError with all problems of the options."""
+    """Raise UsageError listing every problem found in the options."""
     problems = []
     if bool(options.model) == bool(options.collection):
         problems.append("expected a model or --collection, one of them")

@@ -1,14 +1,15 @@
-"""Download the test collections' files, each checked by its SHA-256.
+"""Download the files of the test collections, and check the SHA-256 of each.
 
     python -m pipeline.fetch mb2011 mb2012    # some collections
     python -m pipeline.fetch                  # everything
     python -m pipeline.fetch --list           # all files, and whether they are present
     python -m pipeline.fetch --check          # compare the files with their checksums
 
-The tweets are for research only. A file can also be copied into the data folder by
-hand; --list shows its path and its address. After an interruption, a file is downloaded
-from the start. Word vectors are cut from GloVe's archive at the end. They cover the
-words of the collections in the data folder at that time.
+The tweets are for research only. You can also copy a file into the data folder by hand.
+Its path and address are shown by --list. A file whose download was interrupted is
+downloaded from the start. At the end, smaller files of word vectors are cut from
+GloVe's archive. They cover the words of the collections that are then in the data
+folder.
 """
 
 import gzip
@@ -31,21 +32,21 @@ from tweetrerank.pipeline.text import counted, did_you_mean, print_table, say
 from tweetrerank.pipeline.usage_error import UsageError
 
 ATTEMPTS = 5
-# Seconds for a connection, and between two parts of the data
+# Seconds to wait for a connection, and for the next part of the data
 TIMEOUT = (4.0, 30.0)
-# Number of the commonest words, which a cut has even if no collection does
+# Number of the commonest words that a cut keeps even if no collection has them
 COMMONEST = 100_000
 
 PLAIN = re.compile(r"[a-z][a-z0-9-]+|[!-/:-@[-`{-~“”‘’…£¥€]")
-"""Words of our glove.6B.100d.bin.gz.
+"""Pattern of the words that a plain cut such as glove.6B.100d.bin.gz may hold.
 
-It has no numbers, single letters, accents, dots or apostrophes.
+It excludes numbers, single letters, accents, and words with dots or apostrophes.
 """
 
 
 @dataclass(frozen=True)
 class Options:
-    """Names of collections, and the data folder."""
+    """Names of collections, and the folder of their data."""
 
     names: tuple[str, ...] = argument(
         "collections (mb2011, mb12, trecqa-raw, trecqa-clean, trecqa-all-raw, "
@@ -63,23 +64,23 @@ class Options:
 
 
 class Cut(NamedTuple):
-    """File of word vectors, cut from an archive."""
+    """A file of word vectors that is cut from an archive."""
 
     path: str  # Below the data folder
     size: int  # Dimensions of a vector
-    plain: bool = False  # Only :data:`PLAIN` words
+    plain: bool = False  # Whether it keeps only the words that match :data:`PLAIN`
 
 
 class Entry(NamedTuple):
-    """File of the catalogue."""
+    """A file of the catalogue."""
 
     path: str  # Below the data folder
     size: int  # In bytes
     sha256: str  # Hexadecimal
     groups: tuple[str, ...]  # Collections that need it
-    url: str | None  # None for a file that users copy by hand
+    url: str | None  # None if users have to copy the file by hand
     cuts: tuple[Cut, ...] = ()
-    """Smaller files that are cut from it. If all exist, the entry is not needed."""
+    """Smaller files that are cut from this one. If all exist, it is not needed."""
 
     def missing_cuts(self, folder: Path) -> list[Cut]:
         """Return the ``cuts`` that are not in the data folder."""
@@ -87,7 +88,7 @@ class Entry(NamedTuple):
 
     @property
     def host(self) -> str:
-        """Name of the server."""
+        """Name of the server, or "" without a URL."""
         return urlsplit(self.url or "").netloc
 
 
@@ -103,7 +104,10 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def select(names: Sequence[str]) -> list[Entry]:
-    """Return the files of collections (``mb2011``, ``mb11``, …); no name means all."""
+    """Return the files of the named collections, or all files if there is no name.
+
+    ``mb11`` is short for ``mb2011``. Raises UsageError for unknown names.
+    """
     groups = sorted(_groups(entries()))
     aliases = {f"mb{group[-2:]}": group for group in groups if group.startswith("mb")}
     selected = {aliases.get(name, name) for name in names}
@@ -124,9 +128,9 @@ def _groups(selected: Iterable[Entry]) -> set[str]:
 
 
 def state(entry: Entry, folder: Path) -> str:
-    """Return ``present``, ``missing``, or the damage of a file.
+    """Return ``present``, ``missing``, or a text that tells how the file is damaged.
 
-    A file is also present if all its cuts are.
+    A missing file also counts as present if all of its cuts exist.
     """
     path = folder / entry.path
     if not path.is_file():
@@ -145,7 +149,11 @@ def state(entry: Entry, folder: Path) -> str:
 
 
 def main(options: Options) -> None:
-    """List, check or fetch."""
+    """List, check or fetch the files.
+
+    Raises DataError if a checked file is missing or damaged, or if not all files could
+    be fetched.
+    """
     selected = select(options.names)
     folder = data_directory(options.data)
     if options.list or options.check:
@@ -165,7 +173,7 @@ def main(options: Options) -> None:
 
 
 def _note_manual_files(selected: Sequence[Entry], folder: Path) -> None:
-    """Print the folders of missing files that cannot be downloaded."""
+    """Print the folders of the missing files that have to be copied by hand."""
     folders = {
         str(Path(entry.path).parent)
         for entry in selected
@@ -210,15 +218,15 @@ def _list(selected: Sequence[Entry], folder: Path, options: Options) -> None:
 
 
 class UnreachableError(DataError):
-    """The server of a file cannot be reached; other servers may be."""
+    """Raised if the server of a file cannot be reached. Other servers may still be."""
 
 
 def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
-    """Fetch missing and damaged files, with a line for each on stderr.
+    """Fetch the missing and the damaged files, and print a line for each on stderr.
 
     Returns:
-        The number of fetched files, and a message for each failure. All files of a
-        server that cannot be reached have one message.
+        The number of fetched files, and a list of messages about failures. There is one
+        message for all files of a server that cannot be reached.
     """
     missing = [entry for entry in wanted if state(entry, folder) != "present"]
     fetched = 0
@@ -242,14 +250,16 @@ def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
             f"{problem}: {lost} files are missing. Try again later, or put them into "
             f"{folder} by hand; --list shows their paths and addresses"
         )
-    # All files that users make by hand in a folder have the same message.
+    # All files that users have to put into a folder by hand have the same message.
     return fetched, list(dict.fromkeys(failures))
 
 
 def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
     """Download a file to its path below ``folder``, with a progress bar.
 
-    DataError: all attempts failed; the message has the path for a copy by hand.
+    Raises UnreachableError if the server cannot be reached. Raises DataError if the
+    file is not published or if all attempts failed. That message tells where to put a
+    copy by hand.
     """
     import pooch
     from requests import RequestException
@@ -271,7 +281,7 @@ def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
     try:
         files.fetch(entry.path, downloader=_downloader(entry))
     except (RequestException, ValueError) as error:
-        # The cause, without the connection pool and the address around it
+        # The cause is short. The error around it repeats the connection pool.
         cause = getattr(next(iter(error.args), None), "reason", None)
         if cause:
             reason = str(cause).rpartition(": ")[2]
@@ -294,7 +304,8 @@ def _downloader(entry: Entry) -> Any:
         leave=False,
         disable=None,
     )
-    # The hash is that of the uncompressed file.
+    # A server must not compress the file on the way, because the SHA-256 is that of the
+    # file as it is.
     headers = {"Accept-Encoding": "identity"}
     return pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers=headers)
 
@@ -311,9 +322,10 @@ def _write_cuts(selected: Sequence[Entry], folder: Path) -> None:
 
 
 def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
-    """Write the vectors of some words of GloVe's archive (.zip).
+    """Write a smaller file of word vectors from GloVe's archive (.zip).
 
-    They are its commonest words, and those of the collections in the data ``folder``.
+    It has the commonest words of the archive, and the words of the collections in the
+    data ``folder``.
     """
     from tweetrerank.rerankers.text.vectors import read_archive, word2vec_bytes
 
@@ -322,7 +334,7 @@ def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
     words_of_texts = _words(texts)
 
     def is_chosen(words: Sequence[str]) -> list[bool]:
-        """Return whether to keep each word; the most frequent words come first."""
+        """Return whether to keep each word. The most frequent word comes first."""
         usable = [not cut.plain or bool(PLAIN.fullmatch(word)) for word in words]
         ranked = zip(words, usable, accumulate(usable), strict=True)
         return [
@@ -342,7 +354,10 @@ def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
 
 
 def _words(paths: Sequence[Path]) -> set[str]:
-    """Return the words of texts, separated by blanks, and their parts."""
+    """Return the words of files in lower case, and the parts of words.
+
+    Words are separated by white space. A part has only letters, digits and apostrophes.
+    """
     words: set[str] = set()
     for path in paths:
         text = path.read_text(encoding="utf-8").lower()

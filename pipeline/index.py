@@ -1,4 +1,4 @@
-"""Build the index that a search runs on, of a named collection or of posts from files.
+"""Build the index for searches of a named collection or of posts from files.
 
   python -m pipeline.index --collection mb2012
   python -m pipeline.index --collection my-posts.toml
@@ -6,15 +6,15 @@
   python -m pipeline.index --collection mb2012 --engine http://localhost:9200
   python -m pipeline.index --index my-index --check
 
-The posts of --posts are JSON lines, a JSON array, or a table (.csv, .tsv), plain or
-compressed (.gz, .bz2). They have "id" or "id_str", "text" or "contents", and optionally
-"title" and "url"; --columns maps other names. Posts of BEIR, and of the APIs and
-exports of Twitter, Mastodon and Bluesky need no mapping. A folder in BEIR's form
-(corpus.jsonl, queries.jsonl, qrels) is a collection.
+A file of --posts has JSON lines, a JSON array, or a table (.csv, .tsv). It may be
+compressed (.gz, .bz2). A post has an "id" or "id_str", a "text" or "contents", and
+optionally a "title" and a "url". Name other columns with --columns. The posts of BEIR,
+and those of the APIs and exports of Twitter, Mastodon and Bluesky, need no --columns.
+A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
 
-With --engine, the index is in OpenSearch or Elasticsearch. Repeat a run that was
-interrupted, or whose posts were partly refused: it sends only the missing posts. No
-index there is replaced or deleted.
+With --engine, the index is built in OpenSearch or Elasticsearch. If the command was
+interrupted, or the engine refused some posts, run it again: it sends only the missing
+posts. It never replaces or deletes an index of the engine.
 """
 
 import time
@@ -35,7 +35,10 @@ from tweetrerank.pipeline.usage_error import UsageError
 
 
 def _columns(text: str) -> dict[str, str]:
-    """Parse fields of posts and their columns, from ``id=tweet_id,text=body``."""
+    """Parse ``id=tweet_id,text=body`` to a column name for each field of a post.
+
+    Raises ValueError if a part has no ``=``, or if a field is unknown or repeated.
+    """
     parts = text.split(",")
     columns = dict(part.split("=", 1) for part in parts if "=" in part)
     if len(columns) != len(parts) or columns.keys() - set(FIELDS):
@@ -83,7 +86,7 @@ class Options(EngineOptions):
 
 
 def main(options: Options) -> None:
-    """Build or check an index."""
+    """Build an index, or check one with --check."""
     problems = _contradictions(options) + _missing_options(options)
     if problems:
         raise UsageError(problems)
@@ -100,7 +103,7 @@ def main(options: Options) -> None:
 
 
 def _collection(options: Options) -> Collection:
-    """Return the collection of the options, or one of the files of posts."""
+    """Return the named collection, or an unnamed one made of the files of --posts."""
     engine_options = engine_of(options)
     if options.collection:
         collection = named.find(options.collection, options.data)
@@ -114,7 +117,7 @@ def _collection(options: Options) -> Collection:
 
 
 def _check_index(place: IndexPlace) -> None:
-    """Compare the checksums of an index; DataError: it is damaged."""
+    """Compare the checksums of an index. Raises DataError if a file is damaged."""
     manifest = IndexManifest.read(place.directory)
     manifest.check(place.directory, None, whole=True)
     size = f"{sum(manifest.files.values()) / 1e6:,.1f} MB"
@@ -122,13 +125,13 @@ def _check_index(place: IndexPlace) -> None:
 
 
 def _build(options: Options, collection: Collection, place: IndexPlace) -> None:
-    """Build an index, and report its size and the time."""
+    """Build an index, and print the number of posts, the time and the place."""
     from tweetrerank.pipeline.ranking.frequencies import file_of
 
     started = time.perf_counter()
     manifest, sent = replace(collection, index=place).build_index()
     if not options.index:
-        # The index is in the home folder, which may be read-only later.
+        # Count the words now: the home folder may be read-only later.
         file_of(collection)
     seconds = time.perf_counter() - started
     count = f"{manifest.posts:,} posts ({manifest.empties:,} empty)"
@@ -171,7 +174,11 @@ def _missing_options(options: Options) -> list[str]:
 
 
 def _check_engine_options(options: Options, place: IndexPlace) -> None:
-    """Raise UsageError for options that an index in a search engine does not have."""
+    """Check the options for an index in a search engine.
+
+    Raises UsageError if --index or --check is given, or if the collection names an
+    existing index that is only searched, not built.
+    """
     assert place.engine
     problems = [
         f"--{name}: not with an index in a search engine"

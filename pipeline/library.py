@@ -1,4 +1,4 @@
-"""Adapting and training from Python, with the checks of the commands."""
+"""Adapt word vectors and train models from Python, with the checks of the commands."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +19,12 @@ def adapt(
     """Fit word vectors to a collection's posts, as ``tweetrerank adapt`` does.
 
     Args:
-        collection: collection whose searches then use the vectors.
-        teacher: sentence transformer, its folder or name; None takes the default one.
-        posts: number of posts to learn from, at most.
+        collection: the collection to adapt to. Its searches then use the vectors.
+        teacher: folder or name of a sentence transformer. None chooses one for the
+            language of the collection.
+        posts: largest number of posts to learn from.
         device: ``auto``, ``cpu``, or ``cuda``.
-        threads: number of threads; None uses all cores.
+        threads: number of threads. None uses all cores.
     """
     options = adapt_command.Options(
         teacher=teacher, posts=posts, device=device, threads=threads
@@ -47,23 +48,24 @@ def train(
     """Train a model on a collection's judged topics, and print its held-out gain.
 
     Args:
-        collection: collection with judgments, from a file or from memory.
+        collection: a collection with judgments, from a file or from memory.
         model: name of the model.
-        configuration: name of its configuration; None takes the first one.
-        settings: changes to the configuration, ``NAME=VALUE``, as
+        configuration: name of one of the model's configurations. None takes the first.
+        settings: changes to the configuration, each as ``NAME=VALUE``, like those of
             ``tweetrerank train --set``.
-        folds: held-out parts of the topics.
+        folds: number of parts of the topics. Each part is held out once.
         seed: seed of every random choice.
         device: ``auto``, ``cpu`` or ``cuda``.
-        threads: number of threads; None uses all cores.
-        output: folder to write; None takes the one that later rankers read.
+        threads: number of threads. None uses all cores.
+        output: folder to write. None writes to the folder where later rankers of the
+            collection look.
 
     Returns:
         The folder of the trained model.
 
     Raises:
-        UsageError: the collection has no file, or an argument is wrong.
-        DataError: the collection has too few judged topics.
+        UsageError: if the collection is a named one, or if an argument is wrong.
+        DataError: if the collection has too few judged topics.
     """
     from tweetrerank.pipeline.training import task
     from tweetrerank.pipeline.training.training_options import Options

@@ -1,4 +1,4 @@
-"""List what was trained here: models by collection, their figures, and their folders.
+"""List the models trained on this machine, with their figures and folders.
 
 python -m pipeline.models
 """
@@ -16,7 +16,7 @@ HEADER = ["collection", "model", "date", "held-out topics", "folder"]
 
 @dataclass(frozen=True)
 class Options:
-    """No options."""
+    """This command has no options."""
 
 
 def main(options: Options) -> None:
@@ -38,7 +38,10 @@ def main(options: Options) -> None:
 
 
 def _figures(folder: Path) -> tuple[str, str]:
-    """Return date and figures of a checkpoint's tuning; empty if it was not tuned."""
+    """Return the date of a checkpoint's tuning, and its measure before and after.
+
+    Both texts are empty if the checkpoint was not tuned.
+    """
     from tweetrerank.pipeline.evaluation.measures import heading
     from tweetrerank.pipeline.ranking.interpolation import TUNING_FILE, Tuning
 

@@ -1,13 +1,13 @@
-"""Rerank several runs of somebody else, and report what it did to each of them.
+"""Rerank runs of other systems, and report how the measures of each run change.
 
     python -m pipeline.rerank --topics mb2012 ql mine.run
     python -m pipeline.rerank --topics mb2012 trec-runs/* --skip-unknown --report a.csv
     python -m pipeline.rerank --topics my.tsv --index my-index --qrels my.qrels a.run
 
-A run's posts stay the same, their order changes. The model ``window`` reads the run's
-own scores; those of other models are mixed with them. The report has the form of tables
-6 and 7 of Severyn & Moschitti (SIGIR 2015), whose model ``sm_cnn`` has a prior of the
-run's ranks.
+A reranked run has the same posts in another order. The model ``window`` reads the run's
+own scores. The scores of other models are mixed with them. The report has the form of
+tables 6 and 7 of Severyn & Moschitti (SIGIR 2015). Their model, ``sm_cnn``, reads the
+ranks of the run as a prior.
 """
 
 import time
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from tweetrerank.pipeline.ranking.ranker import Ranker
     from tweetrerank.pipeline.ranking.retrievers import Candidates
 
-# Measures of the report; the first decides on places.
+# Measures of the report. The first one decides the places of the runs.
 MEASURES = ("P@30", "AP")
 
 DEFAULT_WEIGHT = 0.3
-"""Default of λ. With it, runs of any quality gain on held-out topics of 2011 to 2013.
+"""Default of λ, chosen so that a run of unknown quality does not lose.
 
-The best λ is higher for weak runs, and lower for strong ones such as those of a learned
-fusion. A run of unknown quality should not lose. See "Reranking of runs" in
-scripts/results/notes.md.
+With it, runs of any quality gained on held-out topics of 2011 to 2013. The best λ is
+higher for weak runs, and lower for strong runs such as those of a learned fusion. See
+"Reranking of runs" in scripts/results/notes.md.
 """
 
 
@@ -90,7 +90,7 @@ class Options(ModelOptions):
 
 
 class Job(NamedTuple):
-    """A run, its file, and its output file."""
+    """One run to rerank: its name, its file, and the file to write."""
 
     name: str
     path: Path
@@ -98,7 +98,10 @@ class Job(NamedTuple):
 
 
 def main(options: Options) -> None:
-    """Read and check all runs, rerank and write each, and print the report."""
+    """Read and check all runs, rerank and write each of them, and print the report.
+
+    Without judgments there is no report.
+    """
     started = time.perf_counter()
     collection = options.open_collection()
     jobs = _jobs(options, collection)
@@ -107,7 +110,7 @@ def main(options: Options) -> None:
     evaluator = None
     if collection.qrels:
         evaluator = Evaluator(collection.qrels, MEASURES)
-    # Name of a run -> values before and after
+    # Name of a run -> its measures before and after reranking
     results: dict[str, tuple[Values, Values]] = {}
     for job, candidates_of_run in candidates.items():
         progress = partial(bar, what=job.name, unit="pair")
@@ -129,7 +132,11 @@ def main(options: Options) -> None:
 
 
 def reranked_name(name: str, model: str) -> str:
-    """``a.run`` -> ``a.run.sm_cnn``; ``a.gz`` -> ``a.sm_cnn.gz``, still compressed."""
+    """Return the file name of a reranked run, which has the model's name in it.
+
+    ``a.run`` becomes ``a.run.sm_cnn``. ``a.gz`` becomes ``a.sm_cnn.gz``, so that the
+    ending still tells the compression.
+    """
     path = Path(name)
     if path.suffix.lower() in (".gz", ".bz2"):
         return f"{path.stem}.{model}{path.suffix}"
@@ -137,7 +144,10 @@ def reranked_name(name: str, model: str) -> str:
 
 
 def _jobs(options: Options, collection: Collection) -> list[Job]:
-    """Return the runs with their files; UsageError has all problems of the options."""
+    """Return a job for each run.
+
+    Raises UsageError listing every problem found in the options.
+    """
     problems = []
     if options.index and not Path(options.topics).is_file():
         problems.append(
@@ -165,7 +175,10 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
 
 
 def _job(text: str, options: Options, collection: Collection) -> Job:
-    """Return the job of an official run or of a file; ValueError: it is neither."""
+    """Return the job for a run, which is the name of an official run or a file.
+
+    Raises ValueError if it is neither.
+    """
     official = collection.runs.get(text)
     if official:
         path = official
@@ -177,7 +190,7 @@ def _job(text: str, options: Options, collection: Collection) -> Job:
 
 
 def _file_problems(options: Options, jobs: Sequence[Job]) -> list[str]:
-    """Return the problems of files that occur several times."""
+    """Return a message for each file that would be read or written twice."""
     inputs = Counter(job.path.resolve() for job in jobs)
     outputs = Counter(job.output.resolve() for job in jobs)
     problems = []
@@ -206,7 +219,7 @@ def _file_problems(options: Options, jobs: Sequence[Job]) -> list[str]:
 
 
 def _ranker(options: Options, collection: Collection) -> "Ranker":
-    """Return the ranker; warn if it keeps nothing of the order of a run."""
+    """Return the ranker, and warn if it ignores the order of the runs."""
     from tweetrerank.pipeline.ranking.build import RankerSpecification
 
     specification = RankerSpecification(
@@ -231,10 +244,11 @@ def _ranker(options: Options, collection: Collection) -> "Ranker":
 def _candidates(
     options: Options, collection: Collection, jobs: Sequence[Job]
 ) -> dict[Job, "Candidates"]:
-    """Return the candidates of all runs, checked before the long work begins.
+    """Return the candidates of each run.
 
-    A look-up may read the whole collection, so the posts of all runs are looked up
-    together.
+    All runs are read and checked first, so that a bad file is reported before the long
+    work begins. The posts of all runs are looked up together, because a look-up may
+    read the whole collection.
     """
     from tweetrerank.pipeline.ranking.retrievers import RunRetriever
 
@@ -267,7 +281,7 @@ def _candidates(
 
 
 def _doc_ids(runs: Iterable[Run], query_ids: Sequence[str]) -> set[str]:
-    """Return the posts of all runs for these topics."""
+    """Return the ids of the posts that any run has for one of these topics."""
     doc_ids: set[str] = set()
     for scores in runs:
         for query_id in query_ids:
@@ -284,7 +298,7 @@ def _report(
     ranker: "Ranker",
     results: Mapping[str, tuple[Values, Values]],
 ) -> None:
-    """Print the table, and write the file."""
+    """Print the report, and write the file of --report if one is given."""
     from tweetrerank.pipeline.ranking.checkpoints import warn_of_seen
 
     warn_of_seen(ranker)

@@ -1,4 +1,7 @@
-"""Runtime of commands: allocator, devices, threads, progress bars, keys, provenance."""
+"""What commands need at run time: the allocator, devices, progress bars and keys.
+
+It also tells the provenance that output files record.
+"""
 
 import datetime
 import os
@@ -21,19 +24,20 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": "268435456",
     "MALLOC_ARENA_MAX": "2",
 }
-"""Settings of glibc's allocator that keep big buffers in the process, for all threads.
+"""Environment variables that make glibc's allocator keep large freed buffers.
 
-With the defaults, PyTorch returns the buffers to the kernel after every layer and
-spends half of its time in page faults. Each thread also keeps buffers for itself.
+With the defaults, PyTorch returns its buffers to the kernel after every layer and
+spends half of its time in page faults. The last variable limits the number of arenas,
+because with the defaults each thread would keep buffers of its own.
 """
 
 
 def keep_allocations() -> None:
     """Restart this process with :data:`ALLOCATOR` in its environment.
 
-    glibc reads the settings at the start of a process only. The process is not
-    restarted where the settings would not help (no glibc), and where the user has set
-    one of them.
+    glibc reads these settings only when a process starts. The process is not restarted
+    if the system is not Linux, or if one of the settings is already in the environment,
+    set by the user or by an earlier restart.
     """
     if sys.platform != "linux" or any(name in os.environ for name in ALLOCATOR):
         return
@@ -45,10 +49,11 @@ def keep_allocations() -> None:
 def choose_device(
     device: str, threads: int | None = None, is_network: bool = True
 ) -> str:
-    """Set the number of threads, and return the device of a model.
+    """Set the number of threads, and return the device that a model runs on.
 
-    Only networks are computed by PyTorch; other models do not import it. See
-    :func:`tweetrerank.rerankers.devices.placed`. UsageError: the device is missing.
+    ``is_network`` tells whether PyTorch computes the model. For other models PyTorch is
+    not imported. Raises UsageError if this machine lacks the device. See
+    :func:`tweetrerank.rerankers.devices.placed`.
     """
     if threads:
         devices.set_threads(threads)
@@ -66,12 +71,12 @@ def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
     """Show a progress bar on stderr if stderr is a terminal.
 
     Args:
-        total: number of units; 0 if it is unknown.
+        total: number of units, or 0 if it is unknown.
         what: description before the bar.
-        unit: noun for a unit; its plural ends in s.
+        unit: noun for one unit, whose plural ends in s.
 
     Yields:
-        A function that adds units to the bar.
+        A function that takes a number of finished units and adds them to the bar.
     """
     with _progress(total, what, unit) as progress:
         yield progress.update
@@ -79,7 +84,11 @@ def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
 
 @contextmanager
 def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
-    """Show a progress bar of each epoch's steps, and a line for each finished epoch."""
+    """Show a progress bar of each epoch's steps, and a line for each finished epoch.
+
+    Yields a function that takes the part of the training, the epoch, the number of
+    finished steps and a message. Step 0 means that the epoch has finished.
+    """
     with _progress(steps, "", "step") as progress:
 
         def report(part: str, epoch: int, step: int, message: str) -> None:
@@ -94,7 +103,10 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
 
 @contextmanager
 def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
-    """Show a progress bar of a training of trees: its folds, and all topics."""
+    """Show a progress bar for the training of trees on each fold and on all topics.
+
+    Yields a function that takes the name of the part being trained and a message.
+    """
     begun: dict[str, None] = {}
     with _progress(parts, "training", "part") as bar:
 
@@ -134,9 +146,10 @@ def _progress(total: int, description: str, unit: str) -> Any:
 
 
 def provenance() -> dict[str, Any]:
-    """Return date, commit, machine and versions, for the metadata of output files.
+    """Return the date, commit, machine and versions to record in output files.
 
-    The commit is None outside a checkout.
+    The commit is None outside a checkout. The version of PyTorch is there only if
+    PyTorch is imported.
     """
     versions = {"python": platform.python_version()}
     torch = sys.modules.get("torch")
@@ -169,9 +182,10 @@ def _commit() -> str | None:
 
 
 def read_keys(path: Path) -> list[str]:
-    """Read the keys of a file, one a line.
+    """Return the keys of a file that has one key on each line.
 
-    DataError: the file has no key, or a key that no HTTP header can hold.
+    Raises DataError if the file cannot be read or has no key, or if a key has a
+    character that an HTTP header cannot hold.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -62,7 +62,7 @@ class Options(RankingOptions):
 
 
 def main(options: Options) -> None:
-    """Search, rerank, interpolate, write the run, and print its measures."""
+    """Rank the topics, write the run and print its measures, or answer one query."""
     started = time.perf_counter()
     _check_run_tag(options)
     words = list(options.words)
@@ -70,7 +70,8 @@ def main(options: Options) -> None:
         raise UsageError(
             "--collection is missing: what to search, or --index and a query"
         )
-    # A first word that is no path belongs to the query if --index names the posts.
+    # With --index, the first word belongs to the query unless it is a path.
+    # Otherwise it names the collection.
     is_query = options.index and words and not Path(words[0]).exists()
     if not (options.topics or is_query):
         options = replace(options, topics=words.pop(0))
@@ -95,7 +96,7 @@ def _check_run_tag(options: Options) -> None:
 
 
 def _show(ranker: "Ranker", query: str, options: Options) -> None:
-    """Print the best posts for a query."""
+    """Print the best posts for a query, and write the run if --output is given."""
     from tweetrerank.pipeline.collections.trec import write_run
     from tweetrerank.pipeline.text import print_posts
 
@@ -113,7 +114,11 @@ def _show(ranker: "Ranker", query: str, options: Options) -> None:
 
 
 def _rank_topics(options: Options, collection: "Collection", ranker: "Ranker") -> str:
-    """Rank all topics, write and report the runs, and return a summary of both."""
+    """Rank all topics, write and report the runs, and return a text that sums them up.
+
+    With the reranker ``auto``, a mixture with a neural model may be ranked as a second
+    run.
+    """
     from tweetrerank.pipeline.collections.trec import write_run
     from tweetrerank.pipeline.ranking.build import neural_mixture
 
@@ -128,7 +133,7 @@ def _rank_topics(options: Options, collection: "Collection", ranker: "Ranker") -
         ranking = _rank(options, member)
         rankings.append(ranking)
         if options.output and member is not ranker:
-            continue  # A named file is the run of the ranker alone.
+            continue  # The file of --output takes the first ranker's run only.
         path = options.output or _run_file(options, collection.name, member)
         write_run(path, ranking.run, options.runtag)
         files[list(ranking.stages)[-1]] = path
@@ -155,7 +160,7 @@ def _report(
     ranking: "Ranking",
     files: Mapping[str, Path],
 ) -> None:
-    """Print measures of all stages, warnings, and the best posts of a topic."""
+    """Print the measures of each stage, warnings, and the best posts of one topic."""
     from tweetrerank.pipeline.evaluation.measures import warn_of_gaps
     from tweetrerank.pipeline.ranking import stage_table
     from tweetrerank.pipeline.ranking.checkpoints import warn_of_seen
@@ -172,7 +177,11 @@ def _report(
 
 
 def _run_file(options: Options, collection: str, ranker: "Ranker") -> Path:
-    """Return the default run file; searches that differ have different files."""
+    """Return the default file of a run.
+
+    The name tells the collection, the first stage, the ranker and the checkpoint, so
+    that different searches do not overwrite one another's runs.
+    """
     from tweetrerank.rerankers.checkpoint import SHIPPED
 
     parts = [collection]

@@ -47,17 +47,21 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tweetrerank.service")
 
-# Names of this machine in the header Host
+# Names of this machine in the HTTP header Host
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")
-# Imports of the process from which scoring processes are forked, for trees
+# Modules that the fork server imports before it forks processes that score by trees
 PRELOADED = ("tweetrerank.pipeline.service.workers", "wordfreq")
-# Connections that wait to be accepted
+# Number of connections that may wait to be accepted
 BACKLOG = 2048
 
 
 def main(options: Options) -> None:
-    """Check the options, bind the port, and serve."""
-    # There is nothing to reload until the event loop runs.
+    """Check the options, bind the port, and serve.
+
+    The port is bound before the models are loaded, so that a port in use is reported at
+    once.
+    """
+    # SIGHUP asks to reload. There is nothing to reload until the event loop runs.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     collections = _open_collections(options)
     options = with_engine_of(options, collections)
@@ -74,7 +78,11 @@ def main(options: Options) -> None:
 
 
 def _open_collections(options: Options) -> Sequence[Collection]:
-    """Return the collections; ``--index`` alone makes one without a name."""
+    """Return the collections to search.
+
+    If only ``--index`` is given, there is one collection without a name. Without both
+    there is none.
+    """
     names: list[str | None] = list(options.collection)
     if not names and options.index:
         names = [None]
@@ -86,9 +94,9 @@ def _open_collections(options: Options) -> Sequence[Collection]:
 
 
 def _import_service() -> None:
-    """Import the service here and in the fork server, at the same time.
+    """Import the service in this process while the fork server imports its modules.
 
-    DataError: the extra with its packages is not installed.
+    Raises DataError if the packages of the extra ``serve`` are not installed.
     """
     multiprocessing.set_forkserver_preload(list(PRELOADED))
     forkserver.ensure_running()
@@ -102,7 +110,10 @@ def _import_service() -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket with an address, which does not listen yet; raises DataError."""
+    """Return a socket that is bound to the address but does not listen yet.
+
+    Raises DataError if the address cannot be bound.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -130,7 +141,7 @@ def serve(
     collections: Sequence[Collection],
     listening: socket.socket,
 ) -> None:
-    """Load the models, and serve them until a signal."""
+    """Load the models, build the application, and serve until a signal ends it."""
     from tweetrerank.pipeline.service import app, connections
     from tweetrerank.pipeline.service.json_log import log_in_background
     from tweetrerank.pipeline.service.page.page_routes import routes
@@ -194,7 +205,7 @@ def serve(
 def _page(
     options: Options, collections: Sequence[Collection], models: Models, device: str
 ) -> SearchPage | None:
-    """Return the page that searches the first collection."""
+    """Return the page that searches the first collection, None without a collection."""
     from tweetrerank.pipeline.service.page.grades import Grades
     from tweetrerank.pipeline.service.page.search_page import SearchPage
 
@@ -239,7 +250,7 @@ def _search_log(options: Options) -> SearchLog | None:
 
 
 def listen(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
-    """Listen, print the address, and serve until a signal."""
+    """Listen, print the address, and serve until a signal ends it."""
     listening.listen(BACKLOG)  # From here on no connection is refused.
     host, port = listening.getsockname()[:2]
     if ":" in host:
@@ -248,9 +259,10 @@ def listen(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
     url = f"{scheme}://{host}:{port}"
     LOG.info("serving %s on %s", ", ".join(names), url)
     print(url, flush=True)
-    # Loaded objects stay, so no garbage collection has to look at them again.
+    # Loaded objects stay until the end. Garbage collections need not look at them.
     gc.freeze()
-    # uvicorn raises the signal again after the last request. It is a regular end.
+    # uvicorn raises the signal again after the last request. It must not look like a
+    # failure, because this is a regular end.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     server.run(sockets=[listening])
 
@@ -258,7 +270,10 @@ def listen(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
 def read_again(
     options: Options, keys: list[str], load_tls: Callable[[], object]
 ) -> None:
-    """Read keys and certificate again; the log reports old ones that stay in use."""
+    """Read the keys and the certificate again, and write to the log what was read.
+
+    If a file cannot be read, the old keys or the old certificate stay in use.
+    """
     try:
         if options.api_key_file:
             keys[:] = read_keys(options.api_key_file)
@@ -274,7 +289,10 @@ def read_again(
 
 
 def end(log_listener: QueueListener) -> None:
-    """Write the last lines of the log, and exit if threads do not end."""
+    """Write the last lines of the log, and wait up to 2 seconds for each thread.
+
+    If a thread still runs then, the process exits at once.
+    """
     threads = [
         thread
         for thread in threading.enumerate()
@@ -286,7 +304,7 @@ def end(log_listener: QueueListener) -> None:
     for thread in threads:
         thread.join(2)
     if any(thread.is_alive() for thread in threads):
-        # The interpreter would wait for a thread that waits for an engine.
+        # A regular exit would wait for these threads, which may wait for an engine.
         os._exit(0)
 
 

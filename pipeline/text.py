@@ -1,4 +1,4 @@
-"""Texts for people: lists, counts, and tables in the terminal."""
+"""Print messages, counts and tables for people to read in a terminal."""
 
 import difflib
 import re
@@ -9,9 +9,10 @@ from typing import Any
 
 from tweetrerank.indexes.records import listed as listed
 
-# Width of tables: lines are neither wrapped nor cut. In a terminal, posts are.
+# Width of a table in characters. It is so large that no line is wrapped or cut. Only
+# posts are cut, to the width of the terminal.
 WIDTH = 10_000
-# Characters of a post on a line if stdout is not a terminal
+# Number of characters that are shown of a post if stdout is not a terminal
 POST_WIDTH = 100
 
 
@@ -21,13 +22,13 @@ def say(text: str) -> None:
 
 
 note = cache(say)
-"""Print a text on stderr, once in a process."""
+"""Print a text on stderr. The same text is printed only once in a process."""
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:
-    """Return ``; did you mean 'x'?`` for a similar known name, else an empty text.
+    """Return ``; did you mean 'x'?`` for the known name most like ``text``.
 
-    A name is also found by its initials.
+    A name is also found by its initials. The result is "" if no name is similar.
     """
     similar = difflib.get_close_matches(text, known, n=1)
     if not similar:
@@ -40,12 +41,12 @@ def _initials(name: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 row``, ``2,000 rows``."""
+    """Return a number with its noun, as in ``1 row`` and ``2,000 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def open_console(width: int = WIDTH) -> Any:
-    """Return a rich console for stdout that prints texts without rich's markup."""
+    """Return a rich console for stdout that does not interpret markup in texts."""
     from rich.console import Console
 
     return Console(
@@ -63,13 +64,15 @@ def table_lines(
     left: Sequence[int] = (0,),
     width: int = WIDTH,
 ) -> list[str]:
-    """Return the lines of a table without rules.
+    """Return the lines of a table without ruled lines.
 
     Args:
-        header: headings of the columns; an empty one is not shown.
-        rows: cells, as texts or texts of rich.
-        left: indices of columns that are aligned on the left; others on the right.
-        width: characters of a line; the last column is cut to fit.
+        header: headings of the columns. If there are none, the table has no header.
+        rows: the cells of each row, as strings or ``rich.text.Text``. There must be at
+            least one row if there is no header.
+        left: indices of the columns that are aligned left. The others are aligned
+            right.
+        width: number of characters in a line. The last column is cut to fit.
     """
     from rich.table import Table
 
@@ -93,14 +96,16 @@ def print_table(
     left: Sequence[int] = (0,),
     width: int = WIDTH,
 ) -> None:
-    """Print a table; see :func:`table_lines`."""
+    """Print a table. The arguments are those of :func:`table_lines`."""
     print("\n".join(table_lines(header, rows, left, width)))
 
 
 def print_posts(hits: Iterable[Any], notes: Iterable[str]) -> None:
-    """Print a table of hits: rank, score, a note on each, and the text with its link.
+    """Print the rank, score, note and text of each hit, one hit to a line.
 
-    Each hit is one line, cut to the width of the terminal.
+    The link of a post follows its text. A line is cut to the width of the terminal, and
+    elsewhere to :data:`POST_WIDTH` characters of the post. ``notes`` has one note for
+    each hit.
     """
     from rich.console import Console
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Train a reranker on judged collections, leaving one year out, or on a training part.
+"""Train a reranker on judged topics, and write it as a checkpoint.
 
     python -m pipeline.train mp_hcnn --test mb2012
     python -m pipeline.train sm_cnn --collection trecqa-raw
@@ -6,14 +6,15 @@
     python -m pipeline.train mp_hcnn --collection my-posts.toml
     python -m pipeline.train fusion --collection my-posts.toml
 
-The first trains on all judged years except 2012 and validates by topic. The second
-trains on the training part of TrecQA; the development part stops it early. The third
-reads the ranks of the 30 best runs of 2011, for runs of others in pipeline.rerank.
+The first command trains on all judged years except 2012, and validates on topics that
+it holds out. The second trains on the training part of TrecQA, and stops early by the
+development part. The third also reads the ranks of the 30 best runs of 2011. It makes a
+model for pipeline.rerank, which reranks runs of other systems.
 
-The fourth trains on a user's collection, holds each of its topics out once, tunes λ and
+The fourth trains on a user's collection. It holds each topic out once, tunes λ, and
 prints the gain. If there is a gain, searches of the collection use the model. The fifth
-does the same for the candidates and scores of several searches. All write a checkpoint
-folder.
+does the same with a model that fuses the candidates and scores of several searches.
+Every command writes a checkpoint folder.
 """
 
 from tweetrerank.pipeline.command.main import run
@@ -21,7 +22,7 @@ from tweetrerank.pipeline.training.training_options import Options as Options
 
 
 def main(options: Options) -> None:
-    """Load data, train, write the checkpoint."""
+    """Load the data, train the model, and write the checkpoint."""
     from tweetrerank.pipeline.training.task import train
 
     train(options)

@@ -1,24 +1,26 @@
-"""Tune λ, the neural score's share in the interpolation, on training topics only.
+"""Tune λ, the share of the neural score in the mixture, on training topics only.
 
     python -m pipeline.tune --test mb2012
     python -m pipeline.tune --collection my-posts.toml
     python -m pipeline.tune --transfer
 
-The first mixes neural scores of held-out training topics (``held_out.run.gz`` in the
-checkpoint's folder) with the official query-likelihood run of these topics, and chooses
-the λ with the best mean measure. The test collection's judgments play no part. λ is
-written to ``lambda.json`` in the checkpoint's folder, for a shipped checkpoint to
-``$TWEETRERANK_HOME/lambda``; pipeline.search reads it there.
+The first command mixes the neural scores of held-out training topics with the official
+query-likelihood run of these topics, and chooses the λ with the best mean measure. The
+scores are in ``held_out.run.gz`` in the checkpoint's folder. The test collection's
+judgments play no part. λ is written to ``lambda.json`` in the checkpoint's folder, or
+below ``$TWEETRERANK_HOME/lambda`` for a shipped checkpoint. pipeline.search reads it
+there.
 
-The second tunes on the judged topics of a user's collection (of its key ``train``, if
-it has one), with the first stage of a search instead of the official run. The scores
-are those of the training, where each topic was held out. If no model was trained on
-the collection, the shipped one scores. Only this collection uses this λ. It is 0 for
-fewer than 10 topics, and without a gain on held-out ones.
+The second tunes on the judged topics of a user's collection, or on those of its key
+``train`` if it has one. It mixes with the first stage of a search instead of an
+official run. The neural scores come from the training, where each topic was held out
+once. If no model was trained on the collection, the shipped model scores the topics.
+Only this collection uses this λ. It is 0 if there are fewer than 10 topics, or if
+reranking does not improve held-out topics.
 
-The third tunes the model for collections of any kind. The topics are up to 250 of each
-training part of collections other than TREC Microblog, on which the model was not
-trained.
+The third tunes the model for collections of any kind. It takes up to 250 topics from
+the training part of each collection that is not of TREC Microblog. The model was not
+trained on them.
 """
 
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from tweetrerank.pipeline.ranking.interpolation import Tuning
     from tweetrerank.pipeline.training.cross_validation import HeldOut
 
-# Folds of the topics; fewer if there are fewer topics
+# Number of folds of the topics. There are never more folds than topics.
 FOLDS = 5
 
 
@@ -101,7 +103,11 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError without a collection or measure, or for a model without λ."""
+    """Check the options.
+
+    Raises UsageError if not exactly one source of topics is given, if the collection or
+    the measure is of the wrong kind, or if the model is not mixed by a λ.
+    """
     from tweetrerank.pipeline.evaluation.measures import parse_measures
     from tweetrerank.rerankers import registry
 

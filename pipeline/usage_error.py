@@ -1,10 +1,12 @@
-"""Error for wrong arguments, which a command shows without a traceback."""
+"""The error for wrong arguments. A command shows it without a traceback."""
 
 from collections.abc import Sequence
 
 
 class UsageError(Exception):
-    """Wrong arguments, with one sentence for each; the exit code of a command is 2.
+    """Raised for wrong arguments. ``problems`` has one sentence for each of them.
+
+    A command that fails by it exits with code 2.
 
     Commands also show :class:`tweetrerank.indexes.data_error.DataError` and
     :class:`tweetrerank.rerankers.reranker_error.RerankerError`. Their exit code is 1.

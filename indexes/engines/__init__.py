@@ -1,1 +1,4 @@
-"""First stages in OpenSearch and Elasticsearch, in indexes of ours and of others."""
+"""Search and fill indexes in OpenSearch and Elasticsearch.
+
+An index is either built by this program or made by somebody else.
+"""

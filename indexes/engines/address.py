@@ -1,4 +1,4 @@
-"""The address of an index in a search engine, and checks of its parts."""
+"""Define the address of an index in a search engine, and check its parts."""
 
 import re
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ _FOREIGN = ("url_field", "time_field", "id_field", "query")
 class EngineAddress:
     """An index in OpenSearch or Elasticsearch.
 
-    With a ``text_field`` it is an index that somebody has made for other purposes.
-    Without one it is an index by :func:`tweetrerank.indexes.engines.filling.build`.
+    With a ``text_field``, it is an index that somebody has made for other purposes.
+    Without one, it was built by :func:`tweetrerank.indexes.engines.filling.build`.
+    Raises DataError if the fields do not fit together or a URL is malformed.
     """
 
     url: str  # Addresses of the cluster's nodes, separated by commas; one is enough
@@ -25,12 +26,14 @@ class EngineAddress:
     text_field: str | None = None  # Field of the posts' texts
     url_field: str | None = None  # Field of their links
     time_field: str | None = None
-    """Field of their times, a date or a number that a topic's time limit bounds."""
+    """Field of their times, a date or a number. A topic's time limit applies to it."""
     id_field: str | None = None  # Field of their ids; None takes ``_id``
     query: Path | str | None = None
-    """File of a query in the engine's language, with ``{{query}}`` for the topic's
-    text, or the id of a search template with the parameter ``query``. None matches the
-    text field."""
+    """File of a query in the engine's language, or id of a search template.
+
+    In a file, ``{{query}}`` stands for the topic's text. A template has the parameter
+    ``query`` for it. Without either, the topic's text is matched with the text field.
+    """
     signals: tuple[str, ...] = ()  # Further fields of its posts that are read
 
     def __post_init__(self) -> None:
@@ -45,12 +48,12 @@ class EngineAddress:
 
     @property
     def urls(self) -> list[str]:
-        """The addresses of nodes."""
+        """The addresses of the cluster's nodes."""
         return [url.strip().rstrip("/") for url in self.url.split(",")]
 
     @property
     def has_methods(self) -> bool:
-        """Whether it is an index of ours, ranked by our methods."""
+        """Whether this program built the index, so that its methods rank it."""
         return self.text_field is None
 
     def __str__(self) -> str:
@@ -58,7 +61,10 @@ class EngineAddress:
 
 
 def check_url(url: str) -> None:
-    """Raise DataError unless this is a node's address; no password is repeated."""
+    """Raise DataError unless this is a node's address without user and password.
+
+    The message never repeats a password.
+    """
     if "@" in url:
         raise DataError(
             "found a user or password in the engine's address, expected it without: "
@@ -87,9 +93,9 @@ def index_name(text: str) -> str:
 
 
 def query_file(text: str, folder: Path = Path()) -> Path | str:
-    """Return the file of a query, or the id of a search template.
+    """Return the file of a query, or the text itself as the id of a search template.
 
-    Raises ValueError for a missing file.
+    Raises ValueError if the text ends in ``.json`` and there is no such file.
     """
     if (folder / text).is_file():
         return folder / text

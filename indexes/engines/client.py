@@ -1,6 +1,6 @@
-"""Requests to a search engine, OpenSearch or Elasticsearch.
+"""Send requests to a search engine, OpenSearch or Elasticsearch.
 
-Connections are kept. When a node does not respond, the next one gets the requests.
+Connections are kept open. If a node does not respond, the next one gets the requests.
 """
 
 import json
@@ -32,41 +32,47 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Json = Mapping[str, Any]
 
-CONNECTIONS = 4  # Requests to a node at a time
+CONNECTIONS = 4  # Number of requests to a node at the same time
 TIMEOUT = 60.0  # Seconds to wait for a response
-LARGEST = 200_000_000  # Bytes of a response
+LARGEST = 200_000_000  # Largest size of a response in bytes
 
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
-"""Seconds to wait before each further attempt: together the time that a cluster needs
-to replace a node."""
+"""Seconds to wait before each further attempt.
+
+Together they are the time that a cluster needs to replace a node.
+"""
 
 _NAMES = ("user", "password", "api_key", "ca")  # Keys of a file of credentials
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """User and certificate authority of an engine."""
+    """The user of an engine, and the authority that signed the engine's certificate."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
-    """In place of both, as the engine prints it (base64 of ``id:key``)."""
+    """A key to use instead of user and password. It is base64 of ``id:key``, as the
+    engine prints it."""
     ca: str | None = None
-    """File (PEM) of the authority that has signed the engine's certificate."""
+    """File (PEM) of the authority that signed the engine's certificate."""
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
-        """Read from a file (TOML: ``user = "…"``), else from ``TWEETRERANK_ENGINE_*``.
+        """Return the credentials of a file or, without one, of the environment.
 
-        Raises DataError if the file cannot be read or has other content, or the file of
-        the authority is missing. No message repeats a secret.
+        The file is TOML with lines such as ``user = "…"``. The variables are named
+        ``TWEETRERANK_ENGINE_USER`` and so on. Raises DataError if the file cannot be
+        read or has other content, or if the file of the authority is missing. No
+        message repeats a secret.
         """
         values = {
             name: os.environ.get(f"TWEETRERANK_ENGINE_{name.upper()}") or None
             for name in _NAMES
         }
         if path is not None:
-            # A file with an API key is not mixed with a user of the environment.
+            # Only the authority is also taken from the environment, so that an API key
+            # in the file is not mixed with a user in the environment.
             values = {"ca": values["ca"]} | _credentials_in(path)
         authority = values["ca"]
         if authority and not Path(authority).is_file():
@@ -77,7 +83,7 @@ class Credentials:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header that names the user."""
+        """The HTTP header that names the user. It is absent without a user."""
         if self.api_key:
             return {"authorization": f"ApiKey {self.api_key}"}
         if self.user is None:
@@ -87,7 +93,7 @@ class Credentials:
 
 
 def _credentials_in(path: Path) -> dict[str, Any]:
-    """Return the content of a file of credentials."""
+    """Return the content of a file of credentials. Raises DataError if it is unfit."""
     content: dict[str, Any] | None
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -115,8 +121,8 @@ class Engine:
     def __init__(self, address: EngineAddress) -> None:
         """Identify the engine by the first node that responds.
 
-        Raises EngineError if no node responds, it is not an engine, or the certificate
-        or the user is not accepted.
+        Raises EngineError if no node responds, if the node is not a search engine, or
+        if the certificate or the user is not accepted.
         """
         self.address = address
         """Address of an index in the engine."""
@@ -134,7 +140,7 @@ class Engine:
             self.kind = "opensearch"
         numbers = str(version.get("number", "")).split(".")[:2]
         self.version = tuple(int(number) for number in numbers if number.isdigit())
-        """Version such as (2, 19), or () where the server hides it."""
+        """The version, such as (2, 19), or () if the server hides it."""
 
     def _first_response(self) -> tuple[int, Mapping[str, str], Any]:
         """Return the response to ``GET /`` of the first node that responds."""
@@ -146,10 +152,10 @@ class Engine:
     def request(
         self, method: str, path: str, body: Any = None, params: Json | None = None
     ) -> Any:
-        """Return the engine's response to one request.
+        """Return the JSON of the engine's response to one request.
 
-        ``body`` is JSON, or lines of JSON as bytes. Raises EngineError without a
-        response or for an error.
+        ``body`` is a JSON value, or lines of JSON as bytes. Raises EngineError if there
+        is no response, or if the response is an error.
         """
         if params:
             path = f"{path}?{urlencode(_spelled(params))}"
@@ -165,13 +171,17 @@ class Engine:
     def patiently(
         self, method: str, path: str, body: Any = None, params: Json | None = None
     ) -> Any:
-        """Make a :meth:`request`, repeated for half a minute while it may succeed."""
+        """Make a :meth:`request`, and repeat it after errors that may pass.
+
+        The attempts end after about half a minute.
+        """
         return repeated(lambda: self.request(method, path, body, params))
 
     def describe(self) -> dict[str, Any]:
-        """Return settings and fields of the index, and the number of ``indexes``.
+        """Return the settings and fields of the index, and the number of ``indexes``.
 
-        If an alias names several indexes, they are those of the first one.
+        An alias may name several indexes. The settings and fields are those of the
+        first index by name.
         """
         descriptions = self.patiently("GET", f"/{self.address.index}")
         if not descriptions:
@@ -185,10 +195,10 @@ class Engine:
     def _send(
         self, method: str, path: str, body: Any = None
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Return status, headers and content of the first node's response.
+        """Return (status, headers, content) of the response of the current node.
 
-        Content other than JSON is text. If the node does not respond, the next one
-        becomes the first.
+        Content that is not JSON is returned as text. If the node does not respond,
+        EngineError is raised, and the next node gets the next request.
         """
         import requests
 
@@ -227,13 +237,13 @@ def _not_an_engine(address: EngineAddress, status: int, content: Any) -> EngineE
 
 
 def _version_of(content: Any) -> dict[str, Any]:
-    """Return the object ``version`` of a response to ``GET /``, else an empty one."""
+    """Return the object ``version`` of a response to ``GET /``, or an empty object."""
     version = content.get("version") if isinstance(content, dict) else None
     return version if isinstance(version, dict) else {}
 
 
 def _spelled(params: Json) -> dict[str, Any]:
-    """Return parameters with True and False in the engines' spelling."""
+    """Return parameters with True and False spelled as the engines expect."""
     return {
         name: str(value).lower() if isinstance(value, bool) else value
         for name, value in params.items()
@@ -241,7 +251,7 @@ def _spelled(params: Json) -> dict[str, Any]:
 
 
 def _read(response: "requests.Response") -> bytearray:
-    """Read the content of a response; raises EngineError if it is too large."""
+    """Return the content of a response. Raises EngineError if it is too large."""
     content = bytearray()
     for chunk in response.iter_content(1 << 20):
         content += chunk
@@ -254,7 +264,7 @@ def _read(response: "requests.Response") -> bytearray:
 
 
 def _session(credentials: Credentials) -> "requests.Session":
-    """Return connections that name the user."""
+    """Return a session whose requests name the user."""
     import requests
     from requests.adapters import HTTPAdapter
 
@@ -268,7 +278,7 @@ def _session(credentials: Credentials) -> "requests.Session":
             inherited.close()
 
     os.register_at_fork(after_in_child=close_in_fork)
-    # No proxy and no other user of the environment.
+    # The environment must not set a proxy or another user.
     session.trust_env = False
     session.verify = credentials.ca or True
     # Decompressing takes longer than a fast network.
@@ -282,7 +292,10 @@ def _session(credentials: Credentials) -> "requests.Session":
 def repeated(
     call: Callable[[], Result], sleep: Callable[[float], Any] = time.sleep
 ) -> Result:
-    """Return the result of a call, which is repeated after errors that pass."""
+    """Return the result of a call, which is repeated after errors that may pass.
+
+    Raises EngineError if the error lasts, or if the last attempt fails.
+    """
     for delay in DELAYS:
         try:
             return call()
@@ -294,5 +307,5 @@ def repeated(
 
 
 def encoded(body: Any) -> bytes:
-    """Return JSON without blanks."""
+    """Return a value as JSON without blanks, in UTF-8."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()

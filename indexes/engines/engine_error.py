@@ -1,4 +1,4 @@
-"""Errors of search engines, with the problem and the remedy."""
+"""Describe errors of search engines, with the problem and the remedy."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ _LOST = "connection lost"
 
 
 class EngineError(DataError):
-    """A search engine refuses, does not respond, or responds with something else."""
+    """Raised if a search engine refuses a request or does not respond as expected."""
 
     def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
         super().__init__(message)
         self.status = status
-        """Status of the response, None without one."""
+        """HTTP status of the response, None without a response."""
         self.kind = kind
         """The engine's name of the error, such as ``index_not_found_exception``."""
 
@@ -26,7 +26,7 @@ class EngineError(DataError):
 
 
 def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
-    """Return the error for a response without a result."""
+    """Return the error for a response that has no result."""
     kind, reason = reason_of(content)
     is_engine = isinstance(content, dict)
     message = _refusal_message(address, status, is_engine, kind, reason)
@@ -68,7 +68,10 @@ def _refusal_message(
 
 
 def reason_of(content: Any) -> tuple[str, str]:
-    """Return the engine's name of an error, and its reason on one line."""
+    """Return (engine's name of an error, reason on one line) of a response.
+
+    The name is "" if the response does not give one.
+    """
     error = content.get("error", content) if isinstance(content, dict) else content
     if not isinstance(error, dict):
         return "", _cut(error, 80)
@@ -108,7 +111,7 @@ def unreachable(address: EngineAddress, error: Exception) -> EngineError:
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the reason within the errors of the libraries."""
+    """Return the reason inside the nested errors of the libraries."""
     causes = list(error.args)
     causes += getattr(error, "errors", ())
     causes.append(getattr(error, "reason", None))
@@ -121,6 +124,6 @@ def _innermost(error: BaseException) -> str:
 
 
 def _cut(text: object, most: int) -> str:
-    """Return the beginning of a text, on one line."""
+    """Return a text on one line, cut to ``most`` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"

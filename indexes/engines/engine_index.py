@@ -1,4 +1,4 @@
-"""Indexes in OpenSearch and Elasticsearch that are open for searching."""
+"""Open and search indexes in OpenSearch and Elasticsearch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from tweetrerank.indexes.store import Closing
 
 Searches = Iterator[tuple[str, dict[str, Any]]]  # Ids of topics, bodies
 
-_POSTS = 1000  # Posts that are fetched by one search
+_POSTS = 1000  # Number of posts that are fetched by one search
 
 _NUMBERS = {"long", "integer", "short", "byte", "unsigned_long"}
 _DATES = {"date", "date_nanos"}
@@ -36,10 +36,11 @@ _DATES = {"date", "date_nanos"}
 def open_index(
     address: EngineAddress, directory: Path, sources: Sequence[Path] | None = None
 ) -> "OwnIndex | ForeignIndex":
-    """Open an index, whose posts are kept in ``directory``.
+    """Open an index. Copies of its posts are kept in ``directory``.
 
-    ``sources`` must be the files of posts of an index of ours. Raises DataError if
-    there is no such engine, index or field, or the index has other posts.
+    If ``sources`` are given, an index that this program built must have been built from
+    these files. Raises DataError if there is no such engine, index or field, if the
+    index is not complete, or if it has other posts.
     """
     engine = Engine(address)
     if not address.has_methods:
@@ -48,10 +49,10 @@ def open_index(
 
 
 class EngineIndex(Closing, ABC):
-    """An index that is open for searching; its ``posts`` are kept in a file.
+    """An index that is open for searching. Its ``posts`` are kept in a file.
 
-    If it ``bypasses``, searches avoid the index's own pipeline. ``source`` names the
-    fields of a post, True for all.
+    If ``bypasses`` is set, searches avoid the search pipeline of the index. ``source``
+    names the fields of a post to fetch. True fetches all of them.
     """
 
     _several: bool  # Whether word statistics are those of several shards
@@ -75,7 +76,7 @@ class EngineIndex(Closing, ABC):
         self.posts = KeptPosts(file, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the index as its address, which is opened again."""
+        """Pickle the address of the index, which unpickling opens again."""
         return open_index, (self._address, self.posts.path.parent)
 
     def close(self) -> None:
@@ -101,8 +102,8 @@ class EngineIndex(Closing, ABC):
     ) -> dict[str, dict[str, float]]:
         """Search like :meth:`tweetrerank.indexes.lucene_index.LuceneIndex.search`.
 
-        An index of somebody else is searched by its own query. Its posts of equal score
-        come from the highest id to the lowest, as text.
+        An index of somebody else is searched by its own query. There, posts of equal
+        score are sorted by the id as text, from the highest to the lowest.
         """
         topics = list(topics)
         bodies = {
@@ -117,15 +118,18 @@ class EngineIndex(Closing, ABC):
 
     @abstractmethod
     def _bodies(self, topics: Sequence[Topic], method: Method, hits: int) -> Searches:
-        """Yield ids and searches of the topics; raises DataError for other methods."""
+        """Yield (query_id, search) for each topic that has words.
+
+        Raises DataError if the index does not offer the method.
+        """
 
     @abstractmethod
     def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
-        """Return the ids of the hits and their scores, best first."""
+        """Return the score of each hit by doc_id, best first."""
 
     @abstractmethod
     def _post(self, hit: Hit) -> Post:
-        """Return the post of a hit with its source."""
+        """Return the post of a hit that was fetched with its fields."""
 
     def fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
         """Yield the posts with these ids, in any order."""
@@ -136,22 +140,23 @@ class EngineIndex(Closing, ABC):
             yield from self.fetch_all(query)
 
     def fetch_all(self, query: Json | None = None) -> Iterator[Post]:
-        """Yield all posts, or those of a query."""
+        """Yield all posts, or those that match a query, in any order."""
         body = {"_source": self._source} | self._keys
         if query:
             body["query"] = query
         return map(self._post, all_hits(self._engine, body))
 
     def change_numbers(self) -> Mapping[str, int] | None:
-        """Return shard -> sequence number of its last change.
+        """Return the sequence number of the last change of each shard.
 
-        None if the index never changes, or the numbers are not available.
+        The result is None if the index never changes, or if the numbers are not
+        available.
         """
         return None
 
 
 class OwnIndex(EngineIndex):
-    """An index by :func:`tweetrerank.indexes.engines.filling.build`."""
+    """An index built by :func:`tweetrerank.indexes.engines.filling.build`."""
 
     _several = False
 
@@ -179,7 +184,7 @@ class OwnIndex(EngineIndex):
                 f"with\n  {self.manifest.rebuild}"
             )
         settings = description["settings"]["index"]
-        # Any pipeline would change the methods' scores.
+        # Any pipeline would change the scores of the methods.
         bypasses = bool(_pipeline(settings))
         # Leaving out fields takes an engine longer than sending them.
         super().__init__(engine, settings, directory, bypasses, source=True)
@@ -205,7 +210,7 @@ class OwnIndex(EngineIndex):
             if limit is not None:
                 up_to = {"range": {NUMBER: {"lte": limit}}}
             body = body_of(query, up_to, hits, self.layout.sort)
-            # The values of the sort suffice; stored fields need not be read.
+            # The values of the sort suffice, so stored fields need not be read.
             body["stored_fields"] = "_none_"
             yield topic.query_id, body
 
@@ -237,7 +242,10 @@ class OwnIndex(EngineIndex):
 
 
 class ForeignIndex(EngineIndex):
-    """An index that somebody has made for other purposes, with its query and fields."""
+    """An index that somebody has made for other purposes.
+
+    It has its own query and fields.
+    """
 
     def __init__(self, engine: Engine, description: Json, directory: Path) -> None:
         address = engine.address
@@ -260,7 +268,7 @@ class ForeignIndex(EngineIndex):
         super().__init__(engine, settings, directory, bypasses, source)
 
     def change_numbers(self) -> Mapping[str, int] | None:
-        """See :meth:`EngineIndex.change_numbers`; other programs may write to it."""
+        """See :meth:`EngineIndex.change_numbers`. Other programs may write to it."""
         path = f"/{self._address.index}/_stats"
         try:
             stats = self._engine.patiently("GET", path, None, {"level": "shards"})
@@ -309,7 +317,7 @@ class ForeignIndex(EngineIndex):
         return dict(by_score_and_id)
 
     def _topic_query(self, topic: Topic) -> Any:
-        """Return the index's own query for a topic."""
+        """Return the query of this index with a topic's text in it."""
         text = well_formed(topic.text)
         template = self._address.query
         if not isinstance(template, str):
@@ -321,7 +329,10 @@ class ForeignIndex(EngineIndex):
         )
 
     def _limit(self, topic: Topic) -> dict[str, Any] | None:
-        """Return the filter of a topic's time limit, None without one."""
+        """Return the filter for a topic's time limit, None without a limit.
+
+        Raises DataError if the limit does not fit the time field of the index.
+        """
         field = self._address.time_field
         if topic.max_doc_id is None and (field is None or topic.time is None):
             return None
@@ -342,7 +353,10 @@ class ForeignIndex(EngineIndex):
         return engine_queries.until(field, topic.time, topic.query_id)
 
     def _post(self, hit: Hit) -> Post:
-        """Return the post of a hit; a text or link is the first of several values."""
+        """Return the post of a hit. Of several values of a field, the first counts.
+
+        Raises DataError if the index does not keep its texts.
+        """
         address = self._address
         source = hit.get("_source")
         if source is None:
@@ -362,7 +376,7 @@ class ForeignIndex(EngineIndex):
 
 
 def _check_fields(address: EngineAddress, types: Mapping[str, str]) -> None:
-    """Raise DataError for fields of the address that are missing or unfit."""
+    """Raise DataError if the index lacks a field of the address, or one is unfit."""
     fields = []
     for option in ("text_field", "url_field", "id_field", "time_field"):
         name = getattr(address, option)
@@ -386,7 +400,10 @@ def _check_fields(address: EngineAddress, types: Mapping[str, str]) -> None:
 
 
 def _reranks(engine: Engine, settings: Json) -> bool:
-    """Whether the index's search pipeline reranks, which no first stage may do."""
+    """Return whether the search pipeline of an index reranks.
+
+    A first stage must not rerank.
+    """
     name = _pipeline(settings)
     if not name:
         return False
@@ -396,13 +413,13 @@ def _reranks(engine: Engine, settings: Json) -> bool:
 
 
 def _pipeline(settings: Json) -> str | None:
-    """Return the search pipeline in an index's settings, None without one."""
+    """Return the search pipeline that an index's settings name, None without one."""
     name: str | None = settings.get("search", {}).get("default_pipeline")
     return None if name == "_none" else name
 
 
 def _fields(properties: Json, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and types of all fields, including those of objects and fields."""
+    """Yield (name, type) of all fields, including those inside objects and fields."""
     for name, field in properties.items():
         if "type" in field:
             yield prefix + name, field["type"]

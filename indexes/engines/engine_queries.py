@@ -1,4 +1,4 @@
-"""Bodies of searches in an engine's language."""
+"""Build the bodies of searches in the language of a search engine."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ _IGNORED = (
     "highlight",
     "aggs",
 )
-"""Keys for the number of hits, their order and their fields; dropped."""
+"""Keys that decide on the number of hits and on their fields. They are dropped."""
 
 _TWITTER_TIME = "%a %b %d %H:%M:%S %z %Y"
 
 
 def until(field: str, time: str, query_id: str) -> dict[str, Any]:
-    """Return a filter of posts not later than a topic's time.
+    """Return a filter that keeps the posts up to a topic's time.
 
-    The time is in ISO 8601, or in the form of Twitter and TREC. Raises DataError if it
-    has another form.
+    The time is in ISO 8601, or in the form of Twitter and TREC. Without a time zone it
+    is UTC. Raises DataError if it has another form.
     """
     moment = _parsed_time(time)
     if moment is None:
@@ -60,10 +60,10 @@ def _parsed_time(text: str) -> datetime | None:
 def body_of(
     query: Json, limit: Json | None, hits: int, sort: Sequence[Json]
 ) -> dict[str, Any]:
-    """Return the body of a search whose hits have only the values of their sort.
+    """Return the body of a search whose hits have only the values they are sorted by.
 
-    ``query`` may be a whole search, with the key ``query`` and other keys. ``limit`` is
-    a filter. The score is the first key of ``sort``.
+    ``query`` is a query, or a whole search that has the key ``query`` and other keys.
+    ``limit`` is a filter or None. The first key of ``sort`` is the score.
     """
     body = dict(query) if "query" in query else {"query": query}
     if limit is not None:
@@ -77,9 +77,10 @@ def body_of(
 
 
 def read_query(path: Path) -> dict[str, Any]:
-    """Read a custom query: a search with :data:`PLACEHOLDER`, or its ``query`` alone.
+    """Return the custom query of a file as ``{"query": …}``.
 
-    Raises DataError if the file has other content.
+    The file has a search with :data:`PLACEHOLDER`, or only the ``query`` of a search.
+    Raises DataError if it has other content.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -101,7 +102,8 @@ def read_query(path: Path) -> dict[str, Any]:
 def check_search(content: Json, origin: str) -> dict[str, Any]:
     """Return a search as ``{"query": …}``.
 
-    Raises DataError, which begins with ``origin``, for keys that rank in another way.
+    Raises DataError, with a message that begins with ``origin``, if the search has a
+    key that ranks in another way.
     """
     if "query" not in content:
         return {"query": dict(content)}
@@ -115,6 +117,6 @@ def check_search(content: Json, origin: str) -> dict[str, Any]:
 
 
 def filled(query: Any, text: str) -> Any:
-    """Return a query with any text in place of :data:`PLACEHOLDER`."""
+    """Return a query with a text in place of :data:`PLACEHOLDER`."""
     escaped = json.dumps(text)[1:-1]
     return json.loads(json.dumps(query).replace(PLACEHOLDER, escaped))

@@ -1,4 +1,4 @@
-"""Searches in an engine: many of them in one request, and one of any depth."""
+"""Send searches to an engine: many in one request, or one of any depth."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +16,8 @@ Hit = dict[str, Any]  # A post in a response, as the engine represents it
 Bodies = Mapping[str, Json]  # Label -> search
 
 _HITS = 10_000
-"""Hits of one request to the engine, about: one response is read while the engine works
-on the next request."""
+"""Approximate number of hits in one response. It is limited so that one response can be
+read while the engine works on the next request."""
 
 _SCROLL_TIME = "2m"  # How long the engine keeps a scroll for its next page
 
@@ -43,12 +43,13 @@ def search(
     threads: int = 2,
     several_shards: bool = False,
 ) -> dict[str, list[Hit]]:
-    """Return the hits of searches with ``size``, by their labels.
+    """Return the hits of each search by its label.
 
-    More than ``page_size`` hits are read page by page. With ``several_shards``, word
-    statistics are first collected from all of them. ``threads`` requests are under way
-    at a time. Raises EngineError, which names the labels as topics, if any search gets
-    no response.
+    Each of ``bodies`` has its number of hits as ``size``. If that is more than
+    ``page_size``, the hits are read page by page. With ``several_shards``, word
+    statistics are first collected from all shards. ``threads`` requests are sent at the
+    same time. Raises EngineError if a search gets no response. The message names the
+    labels of such searches as topics.
     """
     size = max((body["size"] for body in bodies.values()), default=0)
     search_type = {}
@@ -76,14 +77,17 @@ def search(
 
 
 def _groups(bodies: Bodies, count: int) -> Iterator[Bodies]:
-    """Yield the searches, ``count`` at a time."""
+    """Yield the searches in groups of ``count``."""
     items = list(bodies.items())
     for start in range(0, len(items), count):
         yield dict(items[start : start + count])
 
 
 def _search_group(engine: Engine, header: Json, bodies: Bodies) -> dict[str, list[Hit]]:
-    """Return the hits of searches in one request; failed ones are repeated."""
+    """Return the hits of searches that are sent in one request.
+
+    Failed searches are sent again.
+    """
     hits: dict[str, list[Hit]] = {}
 
     def attempt() -> None:
@@ -103,7 +107,7 @@ def _search_group(engine: Engine, header: Json, bodies: Bodies) -> dict[str, lis
 def _attempt(
     engine: Engine, header: Json, bodies: Bodies, hits: dict[str, list[Hit]]
 ) -> dict[str, EngineError]:
-    """Send searches in one request; add their hits, and return errors by label."""
+    """Send searches in one request, add their hits, and return the errors by label."""
     lines = []
     for body in bodies.values():
         lines += [encoded(header), encoded(body)]
@@ -123,7 +127,7 @@ def _attempt(
 
 
 def _hits_of(engine: Engine, result: Json) -> list[Hit]:
-    """Return the hits of one search; raises EngineError if a shard is missing."""
+    """Return the hits of one search. Raises EngineError if a shard did not answer."""
     if "error" in result:
         raise refusal(engine.address, result.get("status", 500), result)
     if result.get("timed_out") or result.get("_shards", {}).get("failed"):
@@ -132,7 +136,10 @@ def _hits_of(engine: Engine, result: Json) -> list[Hit]:
 
 
 def single_precision(scores: Iterable[float]) -> list[float]:
-    """Return the engine's scores, of which its JSON shows the shortest decimals."""
+    """Return scores from JSON as the single-precision numbers that the engine has.
+
+    JSON shows only as many decimals as identify such a number.
+    """
     return array("f", scores).tolist()
 
 
@@ -148,7 +155,7 @@ def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
 def _deep_search(
     engine: Engine, label: str, body: Json, page_size: int, search_type: Json
 ) -> list[Hit]:
-    """Return the hits of one search of any depth."""
+    """Return the hits of one search, which may have any number of them."""
 
     def attempt() -> list[Hit]:
         hits = all_hits(engine, body, page_size, search_type)
@@ -163,9 +170,9 @@ def _deep_search(
 def all_hits(
     engine: Engine, body: Json, page_size: int = 5000, search_type: Json | None = None
 ) -> Iterator[Hit]:
-    """Yield the hits of a search, by default every post of the index in any order.
+    """Yield the hits of a search, by default all posts of the index in any order.
 
-    They are read ``page_size`` at a time, by a scroll, which any index allows.
+    They are read in pages of ``page_size`` by a scroll, because any index allows it.
     """
     body = {
         "query": {"match_all": {}},

@@ -1,8 +1,8 @@
-"""Filling of an index of ours in a search engine.
+"""Build an index in a search engine, and fill it with posts.
 
-Posts are created, never overwritten. A post that is sent twice, because its response
-was lost, changes nothing and leaves no deleted copy that would count in the statistics
-of words.
+Posts are created and never overwritten. If a response is lost, a post may be sent
+twice. The second time changes nothing and leaves no deleted copy, which would count in
+the statistics of words.
 """
 
 import sqlite3
@@ -34,16 +34,16 @@ from tweetrerank.indexes.manifest import IndexManifest, Source, software_version
 from tweetrerank.indexes.posts import Post
 from tweetrerank.indexes.store import POSTS_FILE, PostStore
 
-CHUNK = 1_000_000  # Bytes of posts in a request, about
-IN_FLIGHT = 3  # Requests that are under way at a time
+CHUNK = 1_000_000  # Approximate size of the posts in a request, in bytes
+IN_FLIGHT = 3  # Number of requests that are under way at the same time
 
-_BATCH = 1000  # Posts whose words are cut together
+_BATCH = 1000  # Number of posts whose words are cut together
 
 _EXISTS = 409
 _TOO_LARGE = 413
 
 _REFUSED = (400, 413)
-"""Status of a post that the engine will never take; others concern the whole index."""
+"""Statuses of a post that the engine will never take. Others concern the index."""
 
 _Line = tuple[str, bytes]  # Id of a post, and its two lines of a bulk request
 
@@ -58,14 +58,16 @@ def build(
     rebuild: str,
     language: str | None = None,
 ) -> tuple[IndexManifest, int]:
-    """Fill an index; an existing, incomplete one gets only the posts that it lacks.
+    """Build an index in a search engine, or complete one that lacks posts.
 
-    Returns its description and the number of posts that were sent. Posts are kept in
-    ``directory`` (:class:`tweetrerank.indexes.engines.kept_posts.KeptPosts`). For the
-    other arguments see :func:`tweetrerank.indexes.lucene_index.build`. Raises DataError
-    if there are no posts, or an id is repeated, if the engine refuses or is lost, or if
-    the existing index has other posts or fields. Posts that were sent remain, and
-    another call sends the others.
+    Returns the manifest of the index, and the number of posts that were sent. An
+    existing index gets only the posts that it lacks. Copies of the posts are kept in
+    ``directory``, see :class:`tweetrerank.indexes.engines.kept_posts.KeptPosts`. For
+    the other arguments see :func:`tweetrerank.indexes.lucene_index.build`.
+
+    Raises DataError if there are no posts, if an id is repeated, if the engine refuses
+    posts or does not respond, or if the existing index has other posts or fields. Posts
+    that were sent before the error stay in the index. Another call sends the others.
     """
     from tweetrerank.indexes.analysis import analyzer_name
     from tweetrerank.indexes.lucene_index import progress
@@ -99,18 +101,21 @@ def build(
 
 
 def _has_plain_ids(store: PostStore) -> bool:
-    """Whether the numbers of a store's ids, without leading zeros, are the ids."""
+    """Return whether no id of a store has leading zeros. All ids must be numbers."""
     return all(post.doc_id == str(int(post.doc_id)) for post in store)
 
 
 def _mark_as_whole(path: Path) -> None:
-    """Mark a file of posts as one that has all posts of its index."""
+    """Mark a file of posts as having all posts of its index."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA user_version = 1")
 
 
 def _prepared(engine: Engine, wanted_layout: Layout) -> Layout:
-    """Return the layout of the index, which is created unless it exists."""
+    """Return the layout of the index, and create the index unless it exists.
+
+    Raises DataError if an existing index has other posts or another layout.
+    """
     address = engine.address
     try:
         layout = Layout.read(address, engine.describe())
@@ -142,8 +147,8 @@ def _created(engine: Engine, layout: Layout) -> Layout:
 def _complete(engine: Engine, layout: Layout, store: PostStore) -> int:
     """Send the posts that the index lacks, and return their number.
 
-    The index is marked as complete. It is not refreshed meanwhile. Its interval of
-    refreshes is restored at the end, also after an error.
+    Then the index is marked as complete. The engine does not refresh the index
+    meanwhile. The interval of refreshes is restored at the end, also after an error.
     """
     interval = engine.describe()["settings"]["index"].get("refresh_interval")
     if interval == "-1":
@@ -166,7 +171,10 @@ def _set_refresh_interval(engine: Engine, interval: str | None) -> None:
 
 
 def _send_missing(engine: Engine, layout: Layout, store: PostStore) -> int:
-    """Send the posts that the index lacks, and return their number."""
+    """Send the posts that the index lacks, and return their number.
+
+    Raises DataError if the index has another number of posts at the end.
+    """
     refresh = f"/{engine.address.index}/_refresh"
     engine.patiently("POST", refresh)
     count = engine.count()
@@ -190,13 +198,13 @@ def _send_missing(engine: Engine, layout: Layout, store: PostStore) -> int:
 
 
 def _ids_in(engine: Engine) -> set[str]:
-    """Return the ids of the index's posts."""
+    """Return the ids of the posts in the index."""
     body = {"_source": False, "stored_fields": "_none_", "docvalue_fields": [ID]}
     return {hit["fields"][ID][0] for hit in all_hits(engine, body)}
 
 
 def _lines(layout: Layout, posts: Iterable[Post]) -> Iterator[_Line]:
-    """Yield the lines of a bulk request for each post."""
+    """Yield (id, lines of a bulk request) for each post."""
     remaining = iter(posts)
     while batch := list(islice(remaining, _BATCH)):
         words = [""] * len(batch)
@@ -209,7 +217,7 @@ def _lines(layout: Layout, posts: Iterable[Post]) -> Iterator[_Line]:
 
 
 def _chunks(layout: Layout, posts: Iterable[Post]) -> Iterator[list[_Line]]:
-    """Yield the posts as lines, about :data:`CHUNK` bytes together."""
+    """Yield lists of the posts' lines, of about :data:`CHUNK` bytes each."""
     chunk: list[_Line] = []
     size = 0
     for doc_id, lines in _lines(layout, posts):
@@ -224,7 +232,7 @@ def _chunks(layout: Layout, posts: Iterable[Post]) -> Iterator[list[_Line]]:
 
 
 def _send_all(engine: Engine, chunks: Iterable[Sequence[_Line]], total: int) -> None:
-    """Send posts in several threads; raises DataError with the ids of refused ones."""
+    """Send posts in several threads. Raises DataError naming posts that are refused."""
     from tqdm import tqdm
 
     sender = Sender(engine)
@@ -265,12 +273,12 @@ class Sender:
 
     def __init__(self, engine: Engine) -> None:
         self.refused: dict[str, str] = {}
-        """Id of a post that the engine will never take -> reason."""
+        """Id of each post that the engine will never take -> reason."""
         self._engine = engine
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Let all threads give up."""
+        """Make all threads give up at their next attempt."""
         self._stopped.set()
 
     def send(self, chunk: Sequence[_Line]) -> int:
@@ -284,7 +292,10 @@ class Sender:
             raise EngineError("interrupted")
 
     def _attempt(self, remaining: dict[str, bytes]) -> None:
-        """Send posts in one request; those without a final response remain."""
+        """Send posts in one request, and remove those that are stored or refused.
+
+        Raises EngineError if some posts remain.
+        """
         self._pause(0)
         address = self._engine.address
         content = b"".join(remaining.values())
@@ -317,7 +328,10 @@ class Sender:
         remaining.clear()
 
     def _take(self, item: dict[str, Any], remaining: dict[str, bytes]) -> None:
-        """Remove a post that is stored or refused from the remaining ones."""
+        """Remove a post from the remaining ones if it is stored or refused.
+
+        Raises EngineError if the error of the post lasts and concerns the whole index.
+        """
         status = item["status"]
         doc_id = item["_id"]
         if status in _REFUSED:

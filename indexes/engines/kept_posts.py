@@ -1,4 +1,4 @@
-"""Posts of an index in a search engine, kept in a file."""
+"""Keep posts of an index in a search engine in a local file."""
 
 import json
 import sqlite3
@@ -19,7 +19,7 @@ Changes = Mapping[str, int]  # Shard -> sequence number of its last change
 
 
 class PostSource(Protocol):
-    """An index whose posts can be fetched."""
+    """An index from which posts can be fetched."""
 
     @property
     def size(self) -> int:
@@ -29,16 +29,16 @@ class PostSource(Protocol):
         """Yield the posts with these ids, in any order."""
 
     def fetch_all(self, query: Mapping[str, Any] | None = None) -> Iterator[Post]:
-        """Yield all posts, or those of a query."""
+        """Yield all posts, or those that match a query."""
 
     def change_numbers(self) -> Changes | None:
-        """Return the numbers of the last changes; None if they are not available."""
+        """Return the numbers of the last changes, None if they are not available."""
 
 
 def posts_file(directory: Path, uuid: str, address: EngineAddress) -> Path:
-    """Return the file of an index's posts.
+    """Return the file that keeps the posts of an index.
 
-    An index that is created again, or with other signals, has another file.
+    If the index is created again or the signals change, the file is another one.
     """
     name = f"posts-{uuid}"
     if address.signals:
@@ -47,12 +47,12 @@ def posts_file(directory: Path, uuid: str, address: EngineAddress) -> Path:
 
 
 class KeptPosts:
-    """Posts of an index by id, in a file; missing ones are fetched.
+    """The posts of an index by id, kept in a file. Missing posts are fetched.
 
     The file has the form of :class:`tweetrerank.indexes.store.PostStore`, so that a new
-    index starts with the posts that it was built from. Its ``user_version`` is 1 if it
-    has all posts. The object may be used by one thread at a time. It checks for changes
-    of posts once, at the first use.
+    index can start with the posts that it was built from. Its ``user_version`` is 1 if
+    it has all posts. Only one thread at a time may use the object. At its first use, it
+    checks once whether posts of the index have changed.
     """
 
     def __init__(self, path: Path, index: PostSource) -> None:
@@ -85,7 +85,10 @@ class KeptPosts:
         return iter([post_of(row) for row in rows])
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
-        """Return the posts with these ids, in this order, without unknown ids."""
+        """Return the posts with these ids, by id and in this order.
+
+        Unknown ids are left out.
+        """
         self._check_once()
         unique_ids = list(dict.fromkeys(doc_ids))
         posts = self._posts_with(unique_ids)
@@ -100,7 +103,7 @@ class KeptPosts:
         self._connection.close()
 
     def _check_once(self) -> None:
-        """Update or remove posts that have changed since they were fetched."""
+        """At the first use, update or remove posts that have changed in the index."""
         if self._is_checked:
             return
         numbers = self._index.change_numbers()
@@ -112,7 +115,7 @@ class KeptPosts:
         self._is_checked = True
 
     def _follow(self, before: Changes, numbers: Changes) -> None:
-        """Follow changes of the index, with a note on stderr."""
+        """Bring the file up to date with the index, and print a note on stderr."""
         count = self._count()
         since = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
         is_updated = False
@@ -152,7 +155,7 @@ class KeptPosts:
         return {row[0]: post_of(row) for row in rows}
 
     def _keep(self, posts: Iterable[Post]) -> None:
-        """Write posts; all of them or, on an error, none."""
+        """Write posts to the file. After an error none of them is written."""
         with self._file_errors(), self._connection:
             self._connection.executemany(
                 f"INSERT OR REPLACE INTO posts ({COLUMNS}) VALUES (?, ?, ?, ?)",
@@ -165,7 +168,7 @@ class KeptPosts:
 
     @contextmanager
     def _file_errors(self) -> Iterator[None]:
-        """Turn errors of the file into those of a collection."""
+        """Raise DataError for errors of the file."""
         try:
             yield
         except sqlite3.Error as error:
@@ -176,7 +179,7 @@ class KeptPosts:
 
 
 def _has_only_grown(before: Changes, numbers: Changes) -> bool:
-    """Whether the shards are the same, and none has an earlier number."""
+    """Return whether the shards are the same, and none has a smaller number."""
     if not before or before.keys() != numbers.keys():
         return False
     return all(numbers[shard] >= number for shard, number in before.items())

@@ -1,9 +1,9 @@
-"""Settings and fields of an index of ours in a search engine.
+"""Define the settings and fields of an index that we build in a search engine.
 
-A text is indexed once for each similarity, because an engine's similarity belongs to a
-field. Where the engine lacks the language's analyzer (a bare Elasticsearch), words are
-cut by Lucene here and indexed as they are. Both ways give the words of
-:mod:`tweetrerank.indexes.analysis`, except for Thai.
+A text is indexed once for each similarity, because in an engine a similarity belongs to
+a field. An engine such as a bare Elasticsearch may lack the analyzer of a language.
+Then Lucene cuts the words in this process, and the engine indexes them as they are.
+Both ways give the words of :mod:`tweetrerank.indexes.analysis`, except for Thai.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from tweetrerank.indexes.posts import Post
 
 # Names of fields
 TEXT = "contents"
-WORDS = "words"  # Words of the text, where they are cut here
+WORDS = "words"  # Words of the text, if they are cut in this process
 URL = "url"
 ID = "id"  # Id as a text
 NUMBER = "number"  # Id as a number
 SIGNALS = "signals"  # Object of further numbers, whose fields the engine adds
 
-CUT_HERE = "whitespace"  # Analyzer of words that are cut here
+CUT_HERE = "whitespace"  # Analyzer for words that are cut in this process
 
 Ranked = QueryLikelihood | BM25  # Methods of an engine: similarities of its fields
 
 RANKED: Mapping[str, Ranked] = {
     method.name: method for method in (QueryLikelihood(), BM25())
 }
-"""Name -> method of an engine."""
+"""Name -> method that an engine offers."""
 
 _META = "tweetrerank"  # Key of our description in an index's mappings
 
@@ -49,21 +49,25 @@ def _similarity(method: Ranked) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of an index of ours, new or existing."""
+    """The layout of an index that we build in an engine, new or existing."""
 
     manifest: IndexManifest  # Description of its posts and their sources
     analyzer: str  # The manifest's analyzer, or :data:`CUT_HERE`
     similarities: Mapping[str, Similarity]  # Method's name -> its similarity
     complete: bool = False  # Whether all posts have been sent
     plain_ids: bool = False
-    """Whether ids are whole numbers without leading zeros, so that the number is the
-    id. Sorting by texts and returning them takes an engine most of a search's time."""
+    """Whether all ids are whole numbers without leading zeros.
+
+    Then hits are sorted by numbers instead of texts, which would take an engine most of
+    the time of a search.
+    """
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
-        """Return the layout of an index from the engine's ``GET /index``.
+        """Return the layout of an index, given the response to ``GET /INDEX``.
 
-        Raises DataError if another program, or another version of this one, made it.
+        Raises DataError if the index was made by another program or by another version
+        of this one.
         """
         mappings = description["mappings"]
         meta = mappings.get("_meta", {}).get(_META)
@@ -84,14 +88,14 @@ class Layout:
 
     @property
     def field(self) -> str:
-        """The field of the words."""
+        """The field that has the indexed words."""
         return WORDS if self.analyzer == CUT_HERE else TEXT
 
     def field_of(self, method: Method, index: EngineAddress) -> str:
         """Return the field with the method's similarity.
 
-        Raises DataError if no field has these parameters, or the engine lacks the
-        method.
+        Raises DataError if the engine does not offer the method, or if no field has
+        the method's parameters.
         """
         if not isinstance(method, Ranked):
             raise DataError(
@@ -111,7 +115,7 @@ class Layout:
         return f"{self.field}.{method.name}"
 
     def body(self) -> dict[str, Any]:
-        """Return the body that creates the index: settings, fields and description."""
+        """Return the body of the request that creates the index."""
         words: dict[str, Any] = {
             "type": "text",
             "analyzer": self.analyzer,
@@ -121,9 +125,9 @@ class Layout:
         words["fields"] = {BM25.name: {**words, "similarity": BM25.name}}
         return {
             "settings": {
-                "number_of_shards": 1,  # Word statistics are those of a shard.
-                # With one node no replica is missing; with several no post is lost with
-                # one of them.
+                "number_of_shards": 1,  # Word statistics are those of one shard.
+                # With one node, no replica is missing. With several, no post is lost if
+                # one of them fails.
                 "auto_expand_replicas": "0-1",
                 "refresh_interval": "-1",
                 "similarity": {
@@ -158,7 +162,10 @@ class Layout:
         }
 
     def document(self, post: Post, words: str) -> dict[str, Any]:
-        """Return a post as the engine stores it; ``words`` are used if cut here."""
+        """Return a post as the engine stores it.
+
+        ``words`` are stored only if words are cut in this process.
+        """
         document: dict[str, Any] = {ID: post.doc_id, TEXT: post.text, URL: post.url}
         if self.manifest.numeric_ids:
             document[NUMBER] = int(post.doc_id)
@@ -169,16 +176,16 @@ class Layout:
         return document
 
     def post(self, document: Mapping[str, Any]) -> Post:
-        """Return the post of a :meth:`document`."""
+        """Return the post that a :meth:`document` stores."""
         return Post(
             document[ID], document[TEXT], document[URL], document.get(SIGNALS, {})
         )
 
     def scale(self, engine: Engine, method: Method) -> float:
-        """Return the divisor that makes the engine's scores Lucene's.
+        """Return the number to divide the engine's scores by to get those of Lucene.
 
-        Elasticsearch and OpenSearch before version 3 have BM25 with the constant factor
-        k1 + 1.
+        In Elasticsearch, and in OpenSearch before version 3, BM25 has the constant
+        factor k1 + 1.
         """
         if not isinstance(method, BM25):
             return 1.0
@@ -187,7 +194,7 @@ class Layout:
 
     @property
     def sort(self) -> list[dict[str, str]]:
-        """Best first; posts of equal score from the highest id to the lowest."""
+        """The sort keys of a search: score, then id, each from high to low."""
         keys = [{"_score": "desc"}]
         if self.manifest.numeric_ids:
             keys.append({NUMBER: "desc"})
@@ -196,7 +203,10 @@ class Layout:
         return keys
 
     def differences(self, existing: "Layout") -> list[str]:
-        """Return the differences of an existing index from this layout."""
+        """Return how an existing index differs from this layout, for messages.
+
+        The list is empty if it does not differ.
+        """
         differences = _differences_of_posts(self.manifest, existing.manifest)
         if self.similarities != existing.similarities:
             differences.append("other parameters of its methods")
@@ -229,7 +239,7 @@ def _differences_of_posts(
 
 
 def _similarities_in(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the similarities in an index's settings."""
+    """Return the similarities in the settings of an index, by name."""
     similarities = {}
     for name, parameters in settings.get("similarity", {}).items():
         # The engines return numbers as texts.
@@ -241,7 +251,7 @@ def _similarities_in(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _parameters(similarity: Similarity) -> str:
-    """Return a similarity's parameters for a message."""
+    """Return the parameters of a similarity for a message."""
     return ", ".join(
         f"{name}={value:g}"
         for name, value in sorted(similarity.items())
@@ -250,7 +260,10 @@ def _parameters(similarity: Similarity) -> str:
 
 
 def new_layout(engine: Engine, manifest: IndexManifest, plain_ids: bool) -> Layout:
-    """Return the layout of a new index, with the manifest's analyzer if available."""
+    """Return the layout of a new index.
+
+    Its analyzer is that of the manifest if the engine has it, else :data:`CUT_HERE`.
+    """
     analyzer = manifest.analyzer
     try:
         engine.request("POST", "/_analyze", {"analyzer": analyzer, "text": "tests"})
@@ -263,9 +276,10 @@ def new_layout(engine: Engine, manifest: IndexManifest, plain_ids: bool) -> Layo
 
 
 def cut_words(texts: Sequence[str], name: str) -> list[str]:
-    """Return the words of texts by Lucene's analyzer ``name``, separated by blanks.
+    """Return the words of each text, separated by blanks.
 
-    See :mod:`tweetrerank.indexes.analysis`; needs Java.
+    Lucene's analyzer ``name`` cuts them, which needs Java. See
+    :mod:`tweetrerank.indexes.analysis`.
     """
     from tweetrerank.indexes.analysis import analyze, analyzer
 

@@ -1,1 +1,1 @@
-"""Batch jobs: rows of input files, their scores, and Ray clusters."""
+"""Run batch jobs: read rows, score them in this process or on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""Rows of a batch job: reading and checking them, and writing them with scores."""
+"""Read and check the rows of a batch job, and write them with scores."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ POSTS = "posts"
 FIRST_SCORE = "first_stage_score"
 SCORE = "score"
 
-# Rows of a Parquet file that are in memory together
+# Number of rows of a Parquet file that are in memory together
 PARQUET_ROWS = 5000
-# Largest score of a first stage: scores are mixed in single precision.
+# Largest score of a first stage. It is limited because scores are mixed in single
+# precision.
 LARGEST_SCORE = 3.4e38
 
 _ID = (str | int, "a text or a whole number")
@@ -37,30 +38,31 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "url": (str | None, "a text"),
     FIRST_SCORE: (int | float, "a number, as the first row has one"),
 }
-"""Type of each column, and its name in messages."""
+"""Column -> its type, and the name of the type in messages."""
 
 
 class RawRow(NamedTuple):
-    """Row of a file before the checks."""
+    """A row of a file before it is checked."""
 
     file: Path
     number: int  # In the file, from 1
-    # A line of JSON, a row of Parquet, or the damage of the file from here on
+    # A line of JSON, a row of Parquet, or the error of a file damaged from here on
     content: bytes | Row | ValueError
 
 
 class Form(NamedTuple):
-    """Properties that all rows of a job share."""
+    """The properties that all rows of a job share."""
 
-    # A row is a query with its posts; otherwise one pair.
+    # Whether a row is a query with its posts. Otherwise it is one pair.
     is_nested: bool
-    # Every post has a score of the first stage, and the model reads it.
+    # Whether every post has a score of the first stage, and the model reads it
     has_first_stage: bool = False
-    # The posts of a query are in the order of a first stage; scores take precedence.
+    # Whether the posts of a query are in the order of a first stage. If there are
+    # scores, these take precedence.
     in_order: bool = False
 
     def posts(self, row: Row) -> Sequence[Row]:
-        """Return the posts of a row."""
+        """Return the posts of a row. A pair is its own only post."""
         return row[POSTS] if self.is_nested else [row]
 
     def all_posts(self, rows: Sequence[Row]) -> list[Row]:
@@ -68,7 +70,10 @@ class Form(NamedTuple):
         return list(chain.from_iterable(map(self.posts, rows)))
 
     def read(self, content: bytes | Row | ValueError) -> Row:
-        """Return the checked row of a file's content; ValueError has the reason."""
+        """Return the row that a file has as ``content``, after checking it.
+
+        Raises ValueError with the reason if the row cannot be used.
+        """
         row = _parsed(content)
         if self.is_nested:
             _check(POSTS, row.get(POSTS), list, "a list, as in the first row")
@@ -83,7 +88,10 @@ class Form(NamedTuple):
         return row
 
     def _check_post(self, place: str, post: Any) -> None:
-        """Check a post; ``place`` names it in messages and is empty for a pair."""
+        """Raise ValueError if a post cannot be used.
+
+        ``place`` names the post in messages. It is empty for a pair.
+        """
         _check(place, post, dict, "an object")
         prefix = f"{place}." if place else ""
         for name in ("doc_id", "text", "url"):
@@ -115,7 +123,7 @@ def _check_column(name: str, row: Row, prefix: str = "") -> None:
 
 
 def _check(name: str, value: Any, kind: Any, expected: str) -> None:
-    """Raise ValueError if a value is not of a kind. A bool is of none."""
+    """Raise ValueError if a value is not of a kind. A bool is of no kind."""
     is_kind = isinstance(value, kind) and not isinstance(value, bool)
     if is_kind and kind == int | float:
         # A whole number may be too large for a float.
@@ -129,14 +137,14 @@ def _check(name: str, value: Any, kind: Any, expected: str) -> None:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is a Parquet file, by its name."""
+    """Return whether a file is a Parquet file by its name."""
     return path.suffix.lower() == ".parquet"
 
 
 def form_of(files: Sequence[Path]) -> Form:
-    """Return the form of the first readable row with a post.
+    """Return the form of the first row that can be read and has a post.
 
-    DataError: no row is readable and has a post.
+    Raises DataError if there is no such row.
     """
     first_problem = ""
     for raw in _raw_rows(files):
@@ -157,7 +165,10 @@ def form_of(files: Sequence[Path]) -> Form:
 def readable_rows(
     files: Sequence[Path], form: Form, rejected: list[Row]
 ) -> Iterator[Row]:
-    """Yield the readable rows, and append the others to ``rejected`` with reasons."""
+    """Yield the rows that can be read.
+
+    For each other row, its file, line and reason are appended to ``rejected``.
+    """
     for raw in _raw_rows(files):
         try:
             yield form.read(raw.content)
@@ -172,7 +183,7 @@ def readable_rows(
 
 
 def _raw_rows(files: Sequence[Path]) -> Iterator[RawRow]:
-    """Yield the rows of all files; the last one of a damaged file is an error."""
+    """Yield the rows of all files. The last row of a damaged file has an error."""
     for path in files:
         number = 0
         try:
@@ -190,7 +201,7 @@ def _raw_rows(files: Sequence[Path]) -> Iterator[RawRow]:
 
 
 def _contents(path: Path) -> Iterator[Any]:
-    """Yield the rows of a Parquet file, or the lines of another one."""
+    """Yield the rows of a Parquet file, or the lines of another file."""
     if is_parquet(path):
         import pyarrow.parquet as pq
 
@@ -207,7 +218,11 @@ def _contents(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def open_writer(path: Path, files: Sequence[Path], form: Form) -> Iterator[Write]:
-    """Open an output file for rows; it appears when it is complete."""
+    """Open an output file, and yield a function that writes rows to it.
+
+    The file appears only when it is complete. Raises DataError if the columns of the
+    input files do not fit together.
+    """
     with atomic_file(path) as text:
         stream = cast(TextIO, text).buffer
         if not is_parquet(path):
@@ -226,12 +241,12 @@ def open_writer(path: Path, files: Sequence[Path], form: Form) -> Iterator[Write
 
 
 def line_of(row: Row) -> bytes:
-    """Return a row as a line of JSON; halves of surrogate pairs are escaped."""
+    """Return a row as a line of JSON. Halves of surrogate pairs are escaped."""
     return f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace")
 
 
 def with_score(schemas: Sequence[Any], form: Form) -> Any:
-    """Return the Parquet schema of rows with scores, from the schemas of all files."""
+    """Return the Parquet schema of rows with scores, given the schemas of all files."""
     import pyarrow as pa
 
     score = pa.schema([(SCORE, pa.float64())])

@@ -1,4 +1,4 @@
-"""Scores of a batch job's rows, in any process."""
+"""Score the rows of a batch job; this runs in the main process and in Ray workers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from tweetrerank.pipeline.runtime import choose_device
 
 @dataclass(frozen=True)
 class ModelLoader:
-    """Checkpoint of a model, and its settings in a process that scores."""
+    """The checkpoint of a model, and the settings with which processes load it."""
 
     source: Any  # tweetrerank.pipeline.ranking.build.Source
-    name: str  # Registered name; empty takes the checkpoint's
+    name: str  # Registered name of the model; empty takes the checkpoint's
     batch_size: int
     device: str
     threads: int | None
 
     def load(self, device: str | None = None) -> Any:
-        """Load the model, by default on ``self.device``.
+        """Return the model, loaded on ``device`` or by default on ``self.device``.
 
-        RerankerError: it needs more than rows have.
+        Raises RerankerError if the model needs more than the rows of a job have.
         """
         from tweetrerank.pipeline.ranking.checkpoints import check_reads_given
         from tweetrerank.rerankers import registry
@@ -45,17 +45,18 @@ class ModelLoader:
 
 @dataclass(frozen=True)
 class Job:
-    """Input files of a batch job, the form of their rows, and the model."""
+    """A batch job: its input files, the form of their rows, and the model."""
 
     files: Sequence[Path]
     form: Form
     loader: ModelLoader
-    weight: float  # λ; 1 is the model alone
+    weight: float  # λ, the share of the model's score; 1 if it is not mixed
 
 
 def add_scores(rows: Sequence[Row], form: Form, reranker: Any) -> None:
-    """Add the score of each post, with as many digits as the service returns."""
-    # A query that occurs several times has several lists, which are scored apart.
+    """Add a score to each post, rounded to as many digits as the service returns."""
+    # The model groups pairs by their query. A query that occurs several times has
+    # several lists, so they are scored in different rounds.
     rounds: dict[int, list[tuple[str, Row]]] = defaultdict(list)
     seen: Counter[str] = Counter()
     for query, posts in _lists(rows, form):
@@ -66,7 +67,7 @@ def add_scores(rows: Sequence[Row], form: Form, reranker: Any) -> None:
         if form.has_first_stage:
             first_scores = [post[FIRST_SCORE] for _, post in pairs]
         values = reranker.predict(pairs, first_scores, in_order=form.in_order)
-        # Mixtures have scores in double precision.
+        # The scores of mixtures are in double precision.
         decimals = 7 if values.itemsize == 4 else 12
         scores = values.astype(float).round(decimals)
         for (_, post), score in zip(pairs, scores.tolist(), strict=True):
@@ -74,7 +75,7 @@ def add_scores(rows: Sequence[Row], form: Form, reranker: Any) -> None:
 
 
 def _lists(rows: Sequence[Row], form: Form) -> list[tuple[str, list[Row]]]:
-    """Return each query with its posts; consecutive pairs of a query are one list."""
+    """Return the pairs (query, posts). Consecutive pairs of a query are one list."""
     if form.is_nested:
         return [(row["query"], row[POSTS]) for row in rows]
     groups = groupby(rows, itemgetter("query_id", "query"))

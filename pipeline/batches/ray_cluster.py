@@ -1,6 +1,6 @@
-"""Batch jobs on a Ray cluster.
+"""Score batch jobs on a Ray cluster.
 
-Importing this module imports Ray and PyArrow.
+This module imports Ray and PyArrow, which not every installation has.
 """
 
 import logging
@@ -25,11 +25,11 @@ from tweetrerank.pipeline.batches.batch_rows import (
 from tweetrerank.pipeline.batches.batch_scores import Job, add_scores
 from tweetrerank.pipeline.runtime import ALLOCATOR
 
-# Column of the lines of a JSON file
+# Column that holds the lines of a JSON file
 LINE = "line"
-# Resources of tasks other than scoring, which has all cores
+# Resources of tasks that do not score. All cores are left to those that do.
 LIGHT = {"num_cpus": 0}
-# Rows of a batch: queries with their posts, or pairs
+# Number of rows in a batch of queries with their posts, and in a batch of pairs
 NESTED_ROWS = 20
 PAIRS = 2000
 
@@ -37,7 +37,8 @@ PAIRS = 2000
 def score(address: str, job: Job, output: Path) -> list[Row]:
     """Score a job on the cluster at an address, and return the unreadable rows.
 
-    DataError: the cluster cannot be reached, is too small, or fails.
+    The scored rows are written into the folder ``output``. Raises DataError if the
+    cluster cannot be reached, is too small, or fails.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -61,7 +62,10 @@ def score(address: str, job: Job, output: Path) -> list[Row]:
 
 
 def _score(job: Job, output: Path) -> list[Row]:
-    """Score a job by Ray Data; runs on the cluster."""
+    """Score a job with Ray Data, and return the unreadable rows.
+
+    This runs on the cluster.
+    """
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
@@ -87,14 +91,17 @@ def _score(job: Job, output: Path) -> list[Row]:
 
 
 def _process_count(device: str, threads: int) -> int:
-    """Return the number of processes that fit; ValueError: none does."""
+    """Return the number of scoring processes that fit on the cluster.
+
+    Raises ValueError if none fits.
+    """
     resources = ray.cluster_resources()
     cores = resources.get("CPU", 0)
     if device == "cuda":
         count = int(resources.get("GPU", 0))
         expected = "a GPU"
     else:
-        # Ray's own reader of Parquet waits for a core, so one is left to it.
+        # Ray's own reader of Parquet needs a core, so one is left to it.
         count = (int(cores) - 1) // threads
         expected = f"{threads + 1} cores or more, one of them for reading"
     if count < 1:
@@ -103,7 +110,7 @@ def _process_count(device: str, threads: int) -> int:
 
 
 def _read(job: Job) -> Any:
-    """Return the rows of the files as a data set."""
+    """Return the rows of the files as a data set of Ray."""
     paths = [str(path) for path in job.files]
     if is_parquet(job.files[0]):
         return ray.data.read_parquet(paths, ray_remote_args=LIGHT)
@@ -121,7 +128,7 @@ def _read(job: Job) -> Any:
 
 
 class _Scorer:
-    """Process that scores batches of rows."""
+    """Scores batches of rows in a process of the cluster."""
 
     def __init__(self, job: Job, device: str, rejected: Queue) -> None:
         from tweetrerank.rerankers.mixed import Mixed
@@ -148,8 +155,8 @@ class _Scorer:
 
 
 class _LinesSink(BlockBasedFileDatasink):
-    """Writer of JSON lines."""
+    """Writes rows as JSON lines."""
 
     def write_block_to_file(self, block: Any, file: Any) -> None:
-        """Write the lines of a block."""
+        """Write the lines of a block to a file."""
         file.writelines(block.to_arrow()[LINE].to_pylist())

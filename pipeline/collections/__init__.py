@@ -1,1 +1,1 @@
-"""Collections of topics and posts, and the files that they are read from."""
+"""Open collections of topics and posts, and read their files."""

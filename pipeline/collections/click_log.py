@@ -1,8 +1,8 @@
-"""Click logs: searches, posts on their pages, and clicks.
+"""Read click logs, which record searches, the posts on their pages, and clicks.
 
-A log is a file of JSON lines, plain or ``.gz``, or a folder of them. The lines are
-searches with their clicks, or searches and events in the form of OpenSearch's User
-Behavior Insights (UBI), which ``serve --log`` writes, too::
+A log is a file of JSON lines, which may end in ``.gz``, or a folder of such files. A
+line is either a search with its clicks, or a search or an event in the form of
+OpenSearch's User Behavior Insights (UBI). ``serve --log`` writes the latter form::
 
     {"query": "storm", "shown": ["17", "4"], "clicked": ["4"]}
     {"query_id": "a1", "user_query": "storm", "query_response_hit_ids": ["17", "4"], …}
@@ -31,15 +31,15 @@ from tweetrerank.pipeline.collections.topics import Topic, normalize, query_id
 
 CHAMPION = 1
 CHALLENGER = 2
-"""Teams of an interleaved search; 0 is none."""
+"""Teams of the posts of an interleaved search. A post of no team has 0."""
 
-# UBI's actions of satisfied users
+# Names of UBI's actions that count as a click
 CLICK = re.compile(r".*click|add_to_cart|purchase", re.IGNORECASE | re.DOTALL)
-MOST_START = 100_000  # Posts before a page
-MOST_NAME = 512  # Characters of an id or an action
-MOST_NOTES = 3  # Skipped lines that are reported one by one
+MOST_START = 100_000  # Largest number of posts before a page
+MOST_NAME = 512  # An id or an action has fewer characters than this
+MOST_NOTES = 3  # Number of skipped lines that are reported one by one
 WRONG = (ValueError, TypeError, AttributeError, RecursionError)
-"""Errors for a malformed record."""
+"""The errors that a malformed record may raise."""
 
 _TABLES = """
 CREATE TABLE clicks (search, post, PRIMARY KEY (search, post)) WITHOUT ROWID;
@@ -55,17 +55,19 @@ WHERE search NOT IN (SELECT search FROM pages)
 
 
 def read_searches(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the searches of a log as ``serve --log`` writes them, with ``clicked``.
+    """Yield the searches of a log, each with the set of its clicked posts.
 
-    ``clicked`` is the set of clicked posts. Malformed lines and further copies of a
-    page are skipped, which is added to ``notes``. DataError: a file cannot be read.
+    A search is a dictionary. Its keys include those of the record in the log, and
+    ``clicked`` has the clicked posts. Malformed lines and further copies of a page are
+    skipped, and ``notes`` gets messages about them. Raises DataError if there is no
+    file or a file cannot be read.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl*"))
     if not files:
         raise DataError(
             f"{path}: found no JSON lines (.jsonl), expected those of serve --log"
         )
-    # A temporary database on the disk, because logs may be larger than memory
+    # The database is on the disk, because logs may be larger than memory.
     with closing(sqlite3.connect("")) as database:
         database.executescript(_TABLES)
         _store_clicks(files, database)
@@ -87,7 +89,10 @@ def read_searches(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _store_clicks(files: Sequence[Path], database: sqlite3.Connection) -> None:
-    """Store the clicks of UBI's events; malformed lines are reported later."""
+    """Store the clicks of UBI's events.
+
+    Malformed lines are skipped here. They are reported when searches are read.
+    """
     for _, line in _lines(files):
         if b'"action_name"' not in line:
             continue
@@ -101,7 +106,10 @@ def _store_clicks(files: Sequence[Path], database: sqlite3.Connection) -> None:
 
 
 def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    """Yield ``file:line`` and line for lines that are not blank; raises DataError."""
+    """Yield (``file:line``, line) for each line that is not blank.
+
+    Raises DataError if a file cannot be read.
+    """
     with fileinput.FileInput(
         files, openhook=fileinput.hook_compressed, mode="rb"
     ) as lines:
@@ -113,13 +121,16 @@ def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def checked_line(record: Mapping[str, Any]) -> bytes:
-    """Return a log line: a JSON object whose last value is the CRC-32 of the others."""
+    """Return the line of a record in a log, with its CRC-32 as the last value."""
     text = json.dumps(record).encode()
     return b'%s, "crc32": %d}\n' % (text[:-1], zlib.crc32(text))
 
 
 def parsed_line(line: bytes) -> Any:
-    """Return the value of a log line; ValueError: its CRC-32, if any, differs."""
+    """Return the value of a line in a log.
+
+    Raises ValueError if the line is not JSON, or if it has a CRC-32 that is wrong.
+    """
     text, is_checked, crc32 = line.rstrip().rpartition(b', "crc32": ')
     if is_checked and crc32 != b"%d}" % zlib.crc32(text + b"}"):
         raise ValueError("found a changed line, expected the CRC-32 that it names")
@@ -127,9 +138,10 @@ def parsed_line(line: bytes) -> Any:
 
 
 def read_event(record: Any) -> tuple[str, str, str] | None:
-    """Return search, action and post ("" if none) of an event; None for a search.
+    """Return (search id, action, post id) of an event, or None for a search.
 
-    Raises :data:`WRONG`.
+    The post id is "" if the event has none. Raises one of the errors in :data:`WRONG`
+    if the record is malformed.
     """
     if not isinstance(record, dict):
         raise ValueError(f"found {short_json(record)}, expected a JSON object")
@@ -148,14 +160,17 @@ def read_event(record: Any) -> tuple[str, str, str] | None:
 def _read_search(
     record: dict[str, Any], database: sqlite3.Connection
 ) -> dict[str, Any]:
-    """Return a search with its clicks; raises :data:`WRONG`."""
+    """Return a search with its clicks.
+
+    Raises one of the errors in :data:`WRONG` if the record is malformed.
+    """
     if "query_response_hit_ids" in record:
         return _read_ubi_search(record, database)
     return _read_plain_search(record)
 
 
 def _read_plain_search(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a search whose record has its clicks."""
+    """Return the search of a record that names its clicked posts itself."""
     shown = _shown_posts(record, "shown")
     query = record.get("query")
     _check_query(query)
@@ -182,7 +197,10 @@ def _read_plain_search(record: dict[str, Any]) -> dict[str, Any]:
 def _read_ubi_search(
     record: dict[str, Any], database: sqlite3.Connection
 ) -> dict[str, Any]:
-    """Return a page of a search in UBI's form, with the clicks of its events."""
+    """Return a page of a search in UBI's form, with the clicks that were stored.
+
+    Raises ValueError if the page was read before.
+    """
     shown = _shown_posts(record, "query_response_hit_ids")
     query = record.get("user_query")
     if query is not None:
@@ -242,12 +260,15 @@ def _id(value: Any) -> str:
 
 
 class ClickLog(NamedTuple):
-    """Posts as they were shown, one entry for a post in an impression."""
+    """The posts of a log as they were shown, with one entry for each time.
+
+    An impression is one page that was shown for a search.
+    """
 
     pair: npt.NDArray[np.int64]  # [entries], index in ``pairs``
     position: npt.NDArray[np.int64]  # [entries], from 0
     click: npt.NDArray[np.bool_]  # [entries]
-    skipped: npt.NDArray[np.bool_]  # [entries], not clicked, but a post below it
+    skipped: npt.NDArray[np.bool_]  # [entries], not clicked, unlike a post below
     pairs: list[tuple[int, str]]  # Index in ``topics``, and doc_id
     topics: list[Topic]  # In the order of their first impressions
     impressions: int
@@ -256,10 +277,11 @@ class ClickLog(NamedTuple):
 
 
 def read_click_log(path: Path) -> ClickLog:
-    """Read a log.
+    """Read the searches of a log as one table of impressions.
 
-    Texts that differ in case, white space or Unicode's form of a letter are one query,
-    with its commonest spelling. DataError: queries are hashed, or there is no click.
+    Texts count as one query if they differ only in case, in white space, or in
+    Unicode's form of a letter. The topic has the commonest spelling. Raises DataError
+    if the log has no texts of queries or no click.
     """
     notes: list[str] = []
     queries = _Queries()
@@ -293,17 +315,20 @@ def read_click_log(path: Path) -> ClickLog:
 
 
 class _Queries:
-    """Queries of a log, which are the same if their normalized texts are."""
+    """The queries of a log. Queries are the same if their normalized texts are."""
 
     def __init__(self) -> None:
-        self.misnamed = 0  # Searches whose query_id is not their query's
+        self.misnamed = 0  # Number of searches whose query_id belongs to another query
         self._numbers: dict[str, int] = {}  # Normalized text -> number of the query
         self._spellings = defaultdict[int, Counter[str]](Counter)
         self._names: dict[str, str] = {}  # Normalized text -> query_id
         self._texts: dict[str, str] = {}  # query_id -> normalized text
 
     def add(self, query: str, name: str | None) -> int:
-        """Add a search; return the number of its query, from 0."""
+        """Add a search, and return the number of its query, from 0.
+
+        ``name`` is the query_id that the search gives, if any.
+        """
         text = normalize(query)
         if name and self._texts.setdefault(name, text) == text:
             self._names.setdefault(text, name)
@@ -324,7 +349,7 @@ class _Queries:
 
 
 class _Impressions:
-    """Impressions of a log, as the columns of :class:`ClickLog`."""
+    """The impressions of a log, kept as the columns of :class:`ClickLog`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -333,7 +358,7 @@ class _Impressions:
         self._entries = array("q")  # Rows of pair, position, click, skipped
 
     def add(self, number: int, search: Mapping[str, Any]) -> None:
-        """Add a search for the query of this number."""
+        """Add a search for the query with this number."""
         shown = search["shown"]
         clicked = search["clicked"]
         start = search["start"]

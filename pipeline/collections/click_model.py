@@ -1,15 +1,16 @@
-"""Judgments from a click log, by a position-based model of clicks.
+"""Estimate judgments from a click log by a position-based model of clicks.
 
-Users click on a post d at position k for a query q if they examine the position and the
-post attracts them: P(click) = θ_k · α_qd (Chuklin, Markov & de Rijke, "Click Models for
-Web Search", 2015, sections 3.3 and 4.3; Wang et al., WSDM 2018, section 4).
+The model says that users click on a post if they examine its position and the post
+attracts them. For post d at position k for query q, P(click) = θ_k · α_qd. See
+Chuklin, Markov & de Rijke, "Click Models for Web Search" (2015), sections 3.3 and 4.3,
+and Wang et al. (WSDM 2018), section 4.
 
-The prior of α mixes two kinds of pairs, each with a Beta distribution: wanted posts,
-and posts that are clicked by mistake. A pair is relevant if α is at least the geometric
-mean of both kinds' means.
+There are two kinds of pairs: wanted posts, and posts that are clicked by mistake. The
+prior of α is a mixture of one Beta distribution for each kind. A pair is relevant if α
+is at least the geometric mean of the means of both kinds.
 
-Pairs shown at several positions separate θ from α. If there are none, θ stays near its
-start, 1 / k.
+Pairs that were shown at several positions tell θ from α. If there are none, θ stays
+near its start value, 1 / k.
 """
 
 from collections import Counter
@@ -27,34 +28,38 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Counts = npt.NDArray[Any]  # Whole numbers, as integers or as floats
 
-RELEVANT = 0.5  # Least probability of grade 1
-HIGHLY_RELEVANT = 0.9  # Least probability of grade 2
+RELEVANT = 0.5  # Smallest probability of grade 1
+HIGHLY_RELEVANT = 0.9  # Smallest probability of grade 2
 
-ROUNDS = 300  # Most rounds of expectation maximisation
-TOLERANCE = 1e-4  # The fit ends when no parameter changes by more in a round
+ROUNDS = 300  # Largest number of rounds of expectation maximisation
+# The fit ends when every parameter changes by less than this in a round.
+TOLERANCE = 1e-4
 SHARE_STRENGTH = 10
-"""Weight, in pairs, of all groups' share of wanted posts in the share of one group."""
+"""Number of pairs that the share of all groups counts as in the share of one group."""
 HIGHEST_MEAN = 0.9
-"""Bound of a kind's mean. If a log shows clicked posts alone, the mean would be 1, and
-one click would make a post certainly relevant."""
-STRENGTH = 10  # Weight of a kind's Beta distribution, in impressions
-BLOCK = 8192  # Patterns whose posteriors are in memory
+"""Largest mean of a kind.
+
+Without this bound, the mean would be 1 in a log that has only clicked posts. One click
+would then make a post certainly relevant.
+"""
+STRENGTH = 10  # Number of impressions that a kind's Beta distribution counts as
+BLOCK = 8192  # Number of patterns whose posteriors are in memory together
 
 # Bins of equal width in t, where α = sin² t. After n examined impressions, the width of
 # the posterior in t is 1/(2√n) for any α: 128 bins are exact to about n = 10,000.
 _BINS = 128
 EDGES: Floats = np.sin(np.linspace(0, np.pi / 2, _BINS + 1)) ** 2
 NODES: Floats = np.tile(np.sin((np.arange(_BINS) + 0.5) * np.pi / 2 / _BINS) ** 2, 2)
-"""α of the bins of mistakes, then of those of wanted posts."""
+"""Values of α: first those of the bins for mistakes, then those for wanted posts."""
 WANTED: Floats = np.repeat((0.0, 1.0), _BINS)
-"""1 for the bins of wanted posts."""
+"""1 for each bin of wanted posts, 0 for each bin of mistakes."""
 
 
 class _Patterns(NamedTuple):
-    """Distinct combinations of clicks, skips and group among pairs.
+    """The distinct combinations of clicks, skips and group that pairs have.
 
     Most pairs have one impression, so there are far fewer patterns than pairs. P is the
-    number of patterns, K that of positions.
+    number of patterns, and K is the number of positions.
     """
 
     clicks: Counts  # [P]
@@ -65,7 +70,7 @@ class _Patterns(NamedTuple):
 
 
 class _Parameters(NamedTuple):
-    """Parameters of the model; G is the number of groups."""
+    """The parameters of the model. G is the number of groups."""
 
     examination: Floats  # θ [K]
     means: Floats  # μ [2], of mistakes and of wanted posts
@@ -73,7 +78,7 @@ class _Parameters(NamedTuple):
 
 
 class _Expectations(NamedTuple):
-    """Expected values under the posterior of α."""
+    """Expected values under the posterior distribution of α."""
 
     # [P, 4]: E[α], P(relevant), P(wanted), and E[α · wanted]
     moments: Floats
@@ -81,9 +86,10 @@ class _Expectations(NamedTuple):
 
 
 def judgments(log: ClickLog, relevance: Floats) -> Qrels:
-    """Return grades by query_id, as the help of ``pipeline.clicks`` describes.
+    """Return the grades of posts by query_id and doc_id.
 
-    ``relevance`` [pairs] are probabilities of relevance.
+    ``relevance`` [pairs] has the probability of relevance of each pair. The help of
+    ``pipeline.clicks`` tells how grades follow from it.
     """
     clicks = np.bincount(log.pair, log.click)
     skips = np.bincount(log.pair, log.skipped)
@@ -102,26 +108,28 @@ def judgments(log: ClickLog, relevance: Floats) -> Qrels:
 
 
 def fit(log: ClickLog) -> tuple[Floats, Floats, Floats]:
-    """Fit the model by expectation maximisation; return θ [K], E[α] and P(relevant).
+    """Fit the model by expectation maximisation.
 
-    K is the number of positions. The log's pairs have the mean attractiveness E[α] and
-    P(relevant). Let a pair have c clicks, and s_k impressions without a click at
-    position k. The posterior of its α is, on a grid,
+    Returns (θ, E[α], P(relevant)). θ has a value for each of K positions. E[α], the
+    mean attractiveness, and P(relevant) have a value for each pair of the log.
+
+    Let a pair have c clicks, and s_k impressions without a click at position k. The
+    posterior of its α is computed on a grid:
 
         p(α | c, s) ∝ p_g(α) · α^c · Π_k (1 − θ_k α)^s_k
         p_g(α) = (1 − ρ_g) · Beta(α, μ_0 S, (1 − μ_0) S)
                  + ρ_g · Beta(α, μ_1 S, (1 − μ_1) S)
 
-    S is :data:`STRENGTH`; μ_0 and μ_1 are the means of mistakes and of wanted posts.
-    ρ_g is the share of wanted posts among pairs with the rounded mean position g. The
-    ranking puts attractive posts first, and ρ_g keeps this out of θ (Mundlak,
-    Econometrica 1978, section 2). A round sets
+    S is :data:`STRENGTH`. μ_0 is the mean of mistakes, and μ_1 that of wanted posts.
+    ρ_g is the share of wanted posts among pairs with the rounded mean position g. It is
+    needed because a ranking puts attractive posts first, which must not be taken for an
+    effect of θ (Mundlak, Econometrica 1978, section 2). A round sets
 
         θ_k = (clicks at k + Σ_skips θ_k E[(1 − α) / (1 − θ_k α)]) / impressions at k
         μ_0 = E[α | mistake],  μ_1 = E[α | wanted],  ρ_g = P(wanted | g)
 
-    with θ_1 = 1, and ρ_g smoothed by :data:`SHARE_STRENGTH` pairs with the share of all
-    groups (Chuklin et al., section 4.3; Wang et al., section 4).
+    θ_1 is always 1. ρ_g is smoothed with :data:`SHARE_STRENGTH` pairs that have the
+    share of all groups (Chuklin et al., section 4.3; Wang et al., section 4).
     """
     shown = np.bincount(log.position)
     clicked = np.bincount(log.position, log.click)
@@ -164,7 +172,7 @@ def _patterns_of(log: ClickLog, positions: int) -> _Patterns:
 
 
 def _first_parameters(shown: Integers, clicked: Counts, groups: int) -> _Parameters:
-    # Neither 0 nor 1, which expectation maximisation never leaves
+    # No parameter may begin as 0 or 1, which expectation maximisation never leaves.
     examination = 1 / np.arange(1.0, len(shown) + 1)
     mean = clicked.sum() / (shown * examination).sum()
     means = np.clip([mean / 2, 3 * mean], TOLERANCE, HIGHEST_MEAN)
@@ -172,7 +180,7 @@ def _first_parameters(shown: Integers, clicked: Counts, groups: int) -> _Paramet
 
 
 def _expect(patterns: _Patterns, parameters: _Parameters) -> _Expectations:
-    """Return the expectations under these parameters (E step)."""
+    """Return the expected values under these parameters (the E step)."""
     from scipy.special import softmax
 
     examination, means, _ = parameters
@@ -197,9 +205,10 @@ def _expect(patterns: _Patterns, parameters: _Parameters) -> _Expectations:
 
 
 def _prior_masses(parameters: _Parameters) -> Floats:
-    """Prior masses of the bins [G, bins].
+    """Return the prior probability of each bin for each group, [G, bins].
 
-    Densities would be infinite at 0 and 1 for weak priors.
+    Probabilities of bins are used because the densities of weak priors are infinite at
+    0 and 1.
     """
     from scipy.special import betainc
 
@@ -218,7 +227,7 @@ def _maximize(
     clicked: Counts,
     pairs: Integers,
 ) -> _Parameters:
-    """Return the parameters under these expectations (M step)."""
+    """Return the parameters that are best under these expected values (the M step)."""
     examination = (clicked + expectations.examined) / np.maximum(shown, 1)
     examination[0] = 1
     times = patterns.times
@@ -237,7 +246,7 @@ def _maximize(
 
 
 def report(log: ClickLog, examination: Floats, qrels: Qrels) -> str:
-    """Return counts of a log and of its judgments, and a table of positions."""
+    """Return a text with counts of impressions and judgments, and by position."""
     grades = Counter[int]()
     for judged in qrels.values():
         grades.update(judged.values())
@@ -258,7 +267,7 @@ def report(log: ClickLog, examination: Floats, qrels: Qrels) -> str:
 
 
 def _position_rows(log: ClickLog, examination: Floats) -> list[tuple[str, ...]]:
-    """Rows of positions; those below the tenth are one row."""
+    """Return a row for each of the first ten positions, and one row for all others."""
     shown = np.bincount(log.position)
     clicked = np.bincount(log.position, log.click)
     first = np.arange(min(len(shown), 11))

@@ -1,6 +1,6 @@
-"""Collections: topics, judgments, and the posts or the candidates of a search.
+"""Define a collection: topics, judgments, and the posts or candidates of a search.
 
-:mod:`tweetrerank.pipeline.collections.named` opens them.
+Collections are opened by :mod:`tweetrerank.pipeline.collections.named`.
 """
 
 import json
@@ -45,49 +45,52 @@ if TYPE_CHECKING:
     from tweetrerank.rerankers.text.spaces import AdaptedSpace
 
 OWN = "own/"
-"""Prefix of users' collections among indexes and checkpoints."""
+"""Prefix of users' collections in the folders of indexes and checkpoints."""
 
 
 def text_number(text: str) -> int:
-    """CRC-32 of a post's text, to recognize the post."""
+    """Return the CRC-32 of a post's text, to recognize the post by."""
     return crc32(text.encode(errors="replace"))
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Topics, posts and judgments, each from its source.
+    """Topics, posts and judgments, each from its own source.
 
-    Files are read when they are first needed; DataError: a file cannot be used.
+    Files are read when they are first needed, so each property raises DataError if its
+    file cannot be used.
     """
 
     name: str
-    """Name on the command line, or name of the file of topics, without its ending."""
+    """Name on the command line, or name of the file of topics without its ending."""
     topic_files: Sequence[Path] = ()
     qrels_files: Sequence[Path] = ()
-    """Files of judgments. The first one may be absent; messages name it."""
+    """Files of judgments. The first one may be absent. Messages name it."""
     post_source: PostSource | None = None
-    """Posts to index. None: the index exists already, or ``answers`` has the posts."""
+    """Source of the posts to index. It is None if the index exists already, or if
+    ``answers`` has the posts."""
     answers: Answers | None = None
-    """Source of topics, judgments and given candidates, without a search."""
+    """Source of topics, judgments and candidates, if the candidates are given and not
+    searched."""
     train_topics: Path | None = None
-    """File of the topics for training, if they are not those to search."""
+    """File of the topics for training, if these are not the topics to search."""
     train_qrels: Path | None = None
-    """File of the judgments for training. Topics that it judges are trained on, topics
-    that ``qrels_files`` judge are searched."""
-    index: IndexPlace | None = None  # None: candidates are given
+    """File of the judgments for training. The topics that it judges are trained on. The
+    topics that ``qrels_files`` judge are searched."""
+    index: IndexPlace | None = None  # None if the candidates are given
     title: str = ""  # For reports
     runs: Mapping[str, Path] = field(default_factory=dict)
     """Name -> official first-stage run."""
     measures: Sequence[str] = DEFAULT_MEASURES
-    """Usual measures of its runs, by ir_measures' names."""
+    """The usual measures of its runs, as ir_measures names them."""
     language: str | None = None
-    """Language of topics and posts (``en``). None or ``und``: unknown."""
+    """Language of the topics and posts (``en``). It is unknown if None or ``und``."""
     judged_only: bool = False
-    """Whether training uses few candidates without a judgment."""
+    """Whether training uses only few of the candidates that have no judgment."""
     signals: Sequence[str] = ()
     """Numeric fields of the posts that models may read."""
     skips_own_id: bool = False
-    """Whether results leave out the post with the query's id."""
+    """Whether results leave out the post that has the query's id."""
     file: Path | None = None
     """File or folder of a user's collection."""
     data: Path | None = None
@@ -97,12 +100,12 @@ class Collection:
         return f"<collection {self.title}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone; another process reads the files again."""
+        """Return only the fields, so that another process reads the files again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def key(self) -> str:
-        """Name of the folder of its checkpoints, below that of the model."""
+        """Name of the folder of its checkpoints, below the folder of a model."""
         if self.file:
             return OWN + self.name
         return self.name
@@ -116,7 +119,7 @@ class Collection:
 
     @cached_property
     def _topics(self) -> tuple[list[Topic], list[Topic]]:
-        """All topics in the order of their files, and those for training."""
+        """All topics in the order of their files, and the topics for training."""
         self.require_files()
         if self.answers:
             topics = self.answers.topics()
@@ -130,7 +133,7 @@ class Collection:
 
     @cached_property
     def _grades(self) -> tuple[Qrels, Qrels]:
-        """Judgments of the topics to search, and of those for training.
+        """Judgments of the topics to search, and judgments of the topics for training.
 
         Both are the same if one file judges all topics.
         """
@@ -149,7 +152,10 @@ class Collection:
         return searched, joined_qrels([self.train_qrels], query_ids)
 
     def _query_ids(self) -> list[str] | None:
-        """Ids of all topics, to search and for training; None without topics."""
+        """Return the ids of the topics to search and of those for training.
+
+        The result is None if the collection has no topics.
+        """
         if not self.has_topics:
             return None
         topics, training_topics = self._topics
@@ -173,7 +179,7 @@ class Collection:
 
     @property
     def qrels_path(self) -> Path | None:
-        """File of judgments, which may be absent."""
+        """The file of judgments, which may be absent. None if no file is named."""
         if self.qrels_files:
             return self.qrels_files[0]
         if self.answers:
@@ -182,15 +188,15 @@ class Collection:
 
     @cached_property
     def training_qrels(self) -> Qrels | None:
-        """Judgments of all topics, to search and for training; None without any."""
+        """Judgments for searching and for training together, None if there are none."""
         return merged(self._grades) or None
 
     @cached_property
     def qrels(self) -> Qrels | None:
-        """Judgments of the topics to search; None without any.
+        """Judgments of the topics to search, None if there are none.
 
-        Judged topics that the collection lacks do not count. In trec_eval they would
-        count as failures of a run.
+        Judged topics that the collection lacks are left out, because trec_eval would
+        count them as failures of a run. They are named on stderr.
         """
         grades = self.training_qrels
         if grades is None:
@@ -215,7 +221,7 @@ class Collection:
 
     @property
     def missing_judgments(self) -> str:
-        """Reason why there are no judgments, for reports."""
+        """The reason why there are no judgments, for reports."""
         path = self.qrels_path
         if path is None:
             return (
@@ -234,8 +240,8 @@ class Collection:
         )
 
     def check_judged_posts(self) -> None:
-        """Warn, once, about judged posts that are not in the collection."""
-        # Known collections have lost some posts.
+        """Warn once about judged posts that are not in a user's collection."""
+        # The named collections are known to have lost some posts.
         if not self._has_users_posts or "_is_checked" in vars(self):
             return
         vars(self)["_is_checked"] = True
@@ -253,7 +259,7 @@ class Collection:
 
     @property
     def _has_users_posts(self) -> bool:
-        """Whether the posts are a user's, by a file, an index or an engine."""
+        """Whether the posts are a user's, from a file, an index or an engine."""
         if self.runs:
             return False
         if self.file:
@@ -262,7 +268,7 @@ class Collection:
 
     @cached_property
     def judged_posts(self) -> "JudgedPosts":
-        """Judgments of the topics for training, by texts of posts."""
+        """Judgments of the topics for training, by the texts of the judged posts."""
         from tweetrerank.rerankers.features.judged import JudgedPosts
 
         qrels = self.training_qrels or {}
@@ -281,21 +287,27 @@ class Collection:
 
     @cached_property
     def given_candidates(self) -> Run | None:
-        """Candidates that come with the topics, with scores of 0; None to search."""
+        """Candidates that come with the topics, all with the score 0.
+
+        It is None if the candidates have to be searched.
+        """
         if self.answers is None:
             return None
         self.require_files()
         return self.answers.candidates()
 
     def part(self, name: str) -> Self:
-        """A part of questions with given answers: ``train``, ``dev`` or ``test``."""
+        """Return another part of this collection: ``train``, ``dev`` or ``test``.
+
+        The collection must have given answers.
+        """
         assert self.answers
         return replace(self, answers=replace(self.answers, part=name))
 
     def posts(self) -> Iterator[Post]:
-        """All posts, each once.
+        """Yield all posts, each once.
 
-        A user's collection has those of its index, once the index is built.
+        Once the index of a user's collection is built, its posts are read from there.
         """
         with self._indexed_posts() as posts:
             if posts is None:
@@ -304,7 +316,10 @@ class Collection:
                 yield from posts
 
     def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        """Return doc_id -> post for the ids in the collection; may read all posts."""
+        """Return the posts with these ids by id, without ids that are unknown.
+
+        Without an index this reads all posts.
+        """
         with self._indexed_posts() as indexed:
             if indexed is not None:
                 return indexed.get_many(doc_ids)
@@ -313,7 +328,10 @@ class Collection:
 
     @contextmanager
     def _indexed_posts(self) -> Iterator["PostStore | KeptPosts | None"]:
-        """The posts of a user's index; None before it is built."""
+        """Yield the posts of an index, or None if they have to be read from the files.
+
+        The latter holds for named collections, and before an index is built.
+        """
         if self.index is None:
             yield None
         elif self.post_source is None or (self.file and self.engine):
@@ -337,18 +355,21 @@ class Collection:
         return self._source.posts()
 
     def post_files(self) -> list[Path]:
-        """The files of posts."""
+        """Return the files of posts."""
         return list(self._source.files) if self._source else []
 
     def missing(self) -> list[Path]:
-        """Absent files of topics, runs and posts; judgments may be absent."""
+        """Return the absent files of topics, runs and posts.
+
+        Judgments may be absent, so they do not count.
+        """
         files = list(self.topic_files)
         files += self.runs.values()
         files += self.post_files()
         return [path for path in dict.fromkeys(files) if not path.exists()]
 
     def require_files(self) -> None:
-        """Check the files; DataError: one is missing, with advice."""
+        """Raise DataError with advice if a file is missing."""
         missing = self.missing()
         if not missing:
             return
@@ -363,16 +384,16 @@ class Collection:
 
     @property
     def engine(self) -> EngineAddress | None:
-        """Index in a search engine; None for an index in a folder, or without one."""
+        """The index in a search engine, None if it is in a folder or there is none."""
         return self.index and self.index.engine
 
     @property
     def index_directory(self) -> Path | None:
-        """See :attr:`IndexPlace.directory`; None if nothing is searched."""
+        """The folder :attr:`IndexPlace.directory`, None if nothing is searched."""
         return self.index and self.index.directory
 
     def place(self) -> IndexPlace:
-        """Return the place of the index; UsageError: nothing is searched."""
+        """Return the place of the index. Raises UsageError if nothing is searched."""
         if self.index is None:
             raise UsageError(
                 f"found {self.name}, expected a collection whose posts are searched: "
@@ -383,7 +404,10 @@ class Collection:
 
     @property
     def methods(self) -> Sequence[str]:
-        """Names of the index's methods; () if another program ranks, or nothing."""
+        """Names of the retrieval methods that the index offers.
+
+        There are none if the index ranks by its own query, or if nothing is searched.
+        """
         if self.index is None:
             return ()
         if not self.engine:
@@ -397,8 +421,9 @@ class Collection:
     def open_index(self) -> "LuceneIndex | EngineIndex":
         """Open the index of the posts.
 
-        An index in the home folder is built on its first use. UsageError: the
-        candidates are given. DataError: the index is damaged, or not of these posts.
+        An index in the home folder is built on its first use. Raises UsageError if the
+        candidates are given. Raises DataError if the index is damaged or has other
+        posts.
         """
         place = self.place()
         files = self.post_files()
@@ -413,14 +438,18 @@ class Collection:
             self.require_files()
         if place.folder is None and not place.directory.exists():
             if self.has_topics:
-                # Errors in these files come before the long build.
+                # Errors in these files are reported before the long build.
                 _ = self.topics, self.training_qrels
             say(f"building the index {place.directory} (once)")
             self.build_index()
         return LuceneIndex.open(place.directory, files or None)
 
     def build_index(self) -> tuple[IndexManifest, int]:
-        """Index the posts; return the manifest and the number of posts sent."""
+        """Index the posts.
+
+        Returns the manifest, and the number of posts that were indexed or, for a search
+        engine, sent to it.
+        """
         self.require_files()
         place = self.place()
         files = self.post_files()
@@ -446,7 +475,7 @@ class Collection:
         return manifest, manifest.posts
 
     def _posts_options(self) -> list[str]:
-        """The options of ``pipeline.index`` that name the posts, for messages."""
+        """Return the options of ``pipeline.index`` that name the posts."""
         source = self.post_source
         name = self.name
         if isinstance(source, ForeignIndex):
@@ -471,9 +500,10 @@ class Collection:
 
     @property
     def adapted_path(self) -> Path | None:
-        """File of word vectors adapted to the posts, which may be absent.
+        """The file of word vectors adapted to the posts, which may be absent.
 
-        Next to the index, or among the models for a user's collection.
+        For a user's collection it is in the folder of the models, else next to the
+        index. It is None if nothing is searched.
         """
         if self.file:
             return models_directory() / "adapted" / f"{self.key}.safetensors"
@@ -482,7 +512,7 @@ class Collection:
 
     @cached_property
     def adapted_space(self) -> "AdaptedSpace | None":
-        """Word vectors adapted to the posts by ``pipeline.adapt``; None without any."""
+        """Word vectors adapted to the posts by ``pipeline.adapt``, None without any."""
         path = self.adapted_file
         if path is None:
             return None
@@ -491,14 +521,15 @@ class Collection:
         return AdaptedSpace.load(path)
 
     def forget_adapted(self) -> None:
-        """Read the adapted word vectors again on their next use."""
+        """Forget the adapted word vectors, so that their next use reads the file."""
         vars(self).pop("adapted_space", None)
 
     @property
     def adapted_file(self) -> Path | None:
-        """:attr:`adapted_path`; None if it is absent.
+        """The file :attr:`adapted_path`, None if it is absent.
 
-        RerankerError: the file is damaged, or made from another collection's posts.
+        Raises RerankerError if the file is damaged, or if it was made from the posts of
+        another collection.
         """
         path = self.adapted_path
         if path is None or not path.exists():
@@ -520,9 +551,10 @@ class Collection:
         return path
 
     def _count_present(self, sample: Any) -> int:
-        """Number of sampled posts that the index has; all of them without an index.
+        """Return how many sampled posts the index has with the same text.
 
-        ``sample`` is doc_id -> :func:`text_number`.
+        ``sample`` has the :func:`text_number` of each post by doc_id. Without a local
+        index all posts count as present.
         """
         path = (self.index_directory or Path()) / POSTS_FILE
         if not sample or not path.is_file():
@@ -537,7 +569,7 @@ def _first_ten(query_ids: Sequence[str]) -> str:
 
 
 def _doc_ids_in(qrels: Qrels) -> list[str]:
-    """The judged posts, each once, in their order."""
+    """Return the ids of the judged posts, each once and in their order."""
     doc_ids: dict[str, None] = {}
     for grades in qrels.values():
         doc_ids.update(dict.fromkeys(grades))
@@ -545,7 +577,7 @@ def _doc_ids_in(qrels: Qrels) -> list[str]:
 
 
 def _engine_options(address: EngineAddress) -> list[str]:
-    """The options of ``pipeline.index`` that name an engine, for messages."""
+    """Return the options of ``pipeline.index`` that name an engine, for messages."""
     options = ["--engine", address.url, "--engine-index", address.index]
     if address.auth:
         options += ["--engine-auth", str(address.auth)]

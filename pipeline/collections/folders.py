@@ -1,4 +1,4 @@
-"""Folders of data, indexes and trained models, and where they are by default."""
+"""Find the folders of data, indexes and trained models."""
 
 import os
 import tempfile
@@ -12,44 +12,51 @@ from tweetrerank.indexes.data_error import DataError
 from tweetrerank.pipeline.text import say
 
 NO_FILE = Path("general")
-"""Stands for :func:`tweetrerank.rerankers.text.spaces.general` where a file of word
-vectors is expected."""
+"""Pseudo path that means the general word vectors instead of a file of word vectors.
+
+They are those of :func:`tweetrerank.rerankers.text.spaces.general`.
+"""
 
 
 def home_directory() -> Path:
-    """Folder of files that can be made again, such as indexes.
+    """Return the folder of files that can be made again, such as indexes.
 
-    ``$TWEETRERANK_HOME``, or the user's cache.
+    It is ``$TWEETRERANK_HOME`` if that is set, else a folder in the user's cache.
     """
     folder = os.environ.get("TWEETRERANK_HOME")
     return Path(folder) if folder else _platform_folder("user_cache_path")
 
 
 def models_directory() -> Path:
-    """Folder of trained models: ``$TWEETRERANK_HOME``, or the user's data folder."""
+    """Return the folder of trained models.
+
+    It is ``$TWEETRERANK_HOME`` if that is set, else a folder in the user's data.
+    """
     folder = os.environ.get("TWEETRERANK_HOME")
     return Path(folder) if folder else _platform_folder("user_data_path")
 
 
 def data_directory(explicit: Path | None = None) -> Path:
-    """Data folder.
+    """Return the folder of the collections' data.
 
-    ``explicit`` (``--data``), ``$TWEETRERANK_DATA``, or ``data`` in the home folder.
+    It is ``explicit`` (of the option ``--data``) if that is given, else
+    ``$TWEETRERANK_DATA`` if that is set, else ``data`` in the home folder.
     """
     folder = explicit or os.environ.get("TWEETRERANK_DATA")
     return Path(folder) if folder else home_directory() / "data"
 
 
 def default_vectors(data: Path | None = None) -> Path:
-    """File of the word vectors that models are trained with by default."""
+    """Return the file of the word vectors that models are trained with by default."""
     return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
 
 
 @cache
 def _platform_folder(kind: str) -> Path:
-    """The platform's folder of a kind, or a temporary folder if it cannot be written.
+    """Return the platform's folder for one kind of files.
 
-    ``kind`` is the name of a function of platformdirs.
+    It is a temporary folder if the platform's folder cannot be written. ``kind`` is the
+    name of a function of platformdirs.
     """
     try:
         folder: Path = getattr(platformdirs, kind)("tweetrerank")
@@ -63,7 +70,10 @@ def _platform_folder(kind: str) -> Path:
 
 
 def _temporary_folder(reason: str) -> Path:
-    """This user's folder among the temporary files; the reason is printed."""
+    """Return this user's folder among the temporary files, and print why it is used.
+
+    Raises DataError if another user owns a folder of that name.
+    """
     folder = Path(tempfile.gettempdir(), f"tweetrerank-{os.getuid()}")
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -1,8 +1,8 @@
-"""Collections of values in memory and of data sets of ir_datasets.
+"""Make collections from values in memory and from data sets of ir_datasets.
 
-They become users' collections below ``collections`` in the home folder. The name of a
-folder depends on the posts' content, so posts are written and indexed once, for all
-topics.
+They are written as users' collections into the folder ``collections`` of the home
+folder. For posts in memory, the name of the folder depends on their content. So the
+same posts are written and indexed only once, whatever topics they are used with.
 """
 
 import hashlib
@@ -42,20 +42,23 @@ JudgmentsLike = (
     | Mapping[int, Mapping[int, int]]
     | Rows
 )
-"""A file or several, query_id -> doc_id -> grade, rows, or a data frame."""
+"""Judgments as a file, several files, nested mappings, rows, or a data frame.
+
+Nested mappings are query_id -> doc_id -> grade.
+"""
 
 
 class IrDataset(Protocol):
-    """Data set of ir_datasets."""
+    """A data set of ir_datasets."""
 
     def has_docs(self) -> bool:
-        """Whether it has documents."""
+        """Return whether it has documents."""
 
     def has_queries(self) -> bool:
-        """Whether it has queries."""
+        """Return whether it has queries."""
 
     def has_qrels(self) -> bool:
-        """Whether it has judgments."""
+        """Return whether it has judgments."""
 
 
 def collection_of(
@@ -65,11 +68,12 @@ def collection_of(
     name: str = "",
     signals: Sequence[str] = (),
 ) -> Collection:
-    """Return the collection of posts, topics and judgments in memory.
+    """Return the collection of posts, topics and judgments that are in memory.
 
-    Their forms are those of :func:`tweetrerank.indexes.posts.post_of`,
-    :func:`tweetrerank.pipeline.collections.topics.as_topics` and :func:`qrels_of`. The
-    default name depends on the posts. DataError names a malformed row.
+    For the forms of posts see :func:`tweetrerank.indexes.posts.post_of`, for those of
+    topics :func:`tweetrerank.pipeline.collections.topics.as_topics`, and for those of
+    judgments :func:`qrels_of`. Without a name, the name depends on the posts. Raises
+    DataError naming a malformed row.
     """
     rows = rows_of(posts, "posts", Post)
     records = [as_post(row, where, signals) for where, row in rows]
@@ -79,13 +83,19 @@ def collection_of(
 
 
 def topics_file(topics: TopicsLike, folder: Path | None = None) -> Path:
-    """Write a file of topics into a folder, by default the home folder."""
+    """Write topics to a file in a folder, by default in the home folder.
+
+    Returns the file, which is named after its content.
+    """
     lines = map(_line, as_topics(topics))
     return _written(folder, "topics", ".jsonl", "".join(lines))
 
 
 def qrels_file(qrels: JudgmentsLike, folder: Path | None = None) -> Path:
-    """Write a file of judgments into a folder, by default the home folder."""
+    """Write judgments to a file in a folder, by default in the home folder.
+
+    Returns the file, which is named after its content.
+    """
     lines = []
     for query_id, grades in qrels_of(qrels).items():
         lines += [
@@ -95,11 +105,11 @@ def qrels_file(qrels: JudgmentsLike, folder: Path | None = None) -> Path:
 
 
 def qrels_of(qrels: JudgmentsLike) -> Qrels:
-    """Return judgments from Python.
+    """Return the judgments that a caller passes in any form of :data:`JudgmentsLike`.
 
-    These are query_id -> doc_id -> grade, a file or several, or rows with one of each
-    of :data:`tweetrerank.pipeline.collections.trec.NAMES`. DataError: a row is
-    malformed, or there are none.
+    Rows have the columns :data:`tweetrerank.pipeline.collections.trec.NAMES`, each
+    under one of its names. Raises DataError if a row is malformed, or if there is no
+    judgment.
     """
     files = _as_files(qrels)
     if files is not None:
@@ -121,7 +131,7 @@ def qrels_of(qrels: JudgmentsLike) -> Qrels:
 
 
 def _as_files(qrels: JudgmentsLike) -> list[Path] | None:
-    """The files of judgments; None for another form, such as rows."""
+    """Return the files of judgments, or None if they have another form such as rows."""
     if isinstance(qrels, str | Path):
         return [Path(qrels)]
     if not isinstance(qrels, list | tuple):
@@ -131,7 +141,10 @@ def _as_files(qrels: JudgmentsLike) -> list[Path] | None:
 
 
 def _rows_of_mapping(qrels: Mapping[Any, Any]) -> list[dict[str, Any]]:
-    """Rows of query_id -> doc_id -> grade."""
+    """Return the rows of judgments that are nested mappings.
+
+    Raises DataError if a topic has no mapping.
+    """
     for query_id, grades in qrels.items():
         if not isinstance(grades, Mapping):
             raise DataError(
@@ -145,10 +158,11 @@ def _rows_of_mapping(qrels: Mapping[Any, Any]) -> list[dict[str, Any]]:
 
 
 def collection_of_ir_dataset(dataset: str | IrDataset) -> Collection:
-    """Return the collection of a data set of ir_datasets, by its id or as an object.
+    """Return the collection of a data set of ir_datasets.
 
-    Its documents are read once, and data sets with the same documents share an index.
-    UsageError: there is no such data set. DataError: it cannot be read.
+    ``dataset`` is its id or the object. Its documents are read only once, and data sets
+    with the same documents share an index. Raises UsageError if there is no such data
+    set. Raises DataError if ir_datasets is not installed or cannot read the data set.
     """
     try:
         import ir_datasets
@@ -213,10 +227,11 @@ def _stored(
     content: dict[str, Any],
     digest: str = "",
 ) -> Collection:
-    """Write a collection into the home folder, its posts once; return it.
+    """Write a collection into the home folder, and return it.
 
-    ``content`` has further keys of its file, ``digest`` is the SHA-256 of the file of
-    posts, "" if the posts are not read yet.
+    The posts are written only if their file is missing or has been changed.
+    ``content`` has further keys for the collection's file. ``digest`` is the SHA-256
+    that the file of posts must have. If it is "", a present file counts as unchanged.
     """
     folder = home_directory() / "collections" / folder_name
     path = folder / "posts.jsonl"
@@ -241,7 +256,10 @@ def _stored(
 
 
 def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
-    """Write a text to a file named after its content, unless it is there."""
+    """Write a text to a file named after its content, and return the file.
+
+    If the file exists with this content, it is not written again.
+    """
     content = text.encode()
     digest = hashlib.sha256(content).hexdigest()
     folder = folder or home_directory() / "collections"
@@ -252,7 +270,7 @@ def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
 
 
 def _line(record: Post | Topic) -> str:
-    """JSON line of a post, with its signals, or of a topic."""
+    """Return the JSON line of a topic, or of a post with its signals."""
     fields = record._asdict()
     fields |= fields.pop("signals", {})
     return json.dumps(fields, ensure_ascii=False, default=str) + "\n"

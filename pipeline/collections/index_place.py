@@ -1,4 +1,4 @@
-"""Places of a collection's index."""
+"""Tell where the index of a collection is."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,16 +9,19 @@ from tweetrerank.pipeline.collections.folders import home_directory
 
 
 class IndexPlace(NamedTuple):
-    """Place of an index: the home folder, another folder, or a search engine."""
+    """The place of an index: the home folder, another folder, or a search engine."""
 
-    # Name in the home folder; collections of a group share their posts
+    # Name of the index in the home folder. Collections with the same posts share it.
     group: str = ""
-    folder: Path | None = None  # Instead of the home folder's
-    engine: EngineAddress | None = None  # Instead of a folder
+    folder: Path | None = None  # A folder to use instead of the one in the home folder
+    engine: EngineAddress | None = None  # A search engine to use instead of a folder
 
     @property
     def directory(self) -> Path:
-        """Folder of the index, built or not; for an engine, of the local copies."""
+        """The folder of the index, which may not be built yet.
+
+        For a search engine it is the folder of the local copies of posts.
+        """
         if self.engine:
             digest = crc32(str(self.engine).encode())
             name = f"{self.engine.index}-{digest:08x}"

@@ -1,4 +1,7 @@
-"""Named collections, rows of ``catalogue.json``, and collections by any source."""
+"""Open a collection by name or from any other source.
+
+The named collections are listed in ``catalogue.json``.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,32 +36,36 @@ from tweetrerank.pipeline.usage_error import UsageError
 
 SAMPLE = Path(__file__).parent.parent / "sample"
 
-# Name -> first of the two years of the TREC Microblog track with the same tweets
+# Name -> first of the two years of the TREC Microblog track that share their tweets
 _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
 _ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
 PARTS = ("train", "dev", "test")
 QUESTIONS = ("wikiqa", "trecqa-raw")
-"""Collections with given answers that models of lists are trained on, too."""
+"""Collections with given answers that models which read lists are also trained on."""
 
 
 def answers() -> dict[str, list[str]]:
-    """Return name -> title and folders of :data:`PARTS` for answer selection.
+    """Return the collections for answer selection by name.
 
-    TrecQA's clean parts are the raw ones without the questions that have no relevant
-    answer or only relevant ones. TRAIN-ALL was judged automatically, by patterns of
-    answers.
+    Each value has the title and then the folders of :data:`PARTS`. TrecQA's clean parts
+    are the raw parts without some questions: those that have no relevant answer, and
+    those that have only relevant ones. Its part TRAIN-ALL was judged automatically, by
+    patterns of answers.
     """
     return dict(catalogue()["answers"])
 
 
 def general() -> dict[str, list[str]]:
-    """Return name -> title and language of training parts outside TREC Microblog."""
+    """Return the training parts outside TREC Microblog by name.
+
+    Each value has the title and the language.
+    """
     return dict(catalogue()["general"])
 
 
 def names() -> list[str]:
-    """Return the names of all collections."""
+    """Return the names of all named collections."""
     return [*_MICROBLOG, "sample", *answers(), *general()]
 
 
@@ -67,10 +74,11 @@ def _names_and_aliases() -> list[str]:
 
 
 def find(name: str, data: Path | None = None) -> Collection:
-    """Return a collection by name, alias (``mb12``) or file.
+    """Return a collection by its name, its alias (``mb12``) or its file.
 
-    The name may also be a folder of BEIR. UsageError: there is no such collection.
-    DataError: its file is malformed.
+    The name may also be a folder in BEIR's form or an index by Pyserini. Raises
+    UsageError if there is no such collection. Raises DataError if its file is
+    malformed.
     """
     if is_own(name):
         return _find_own(name)
@@ -98,7 +106,7 @@ def _find_own(name: str) -> Collection:
 
 
 def _no_such_collection(name: str) -> str:
-    """The message for an unknown name."""
+    """Return the message for an unknown name."""
     files = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
     if name + ENDING in files:
         hint = f"; did you mean {name + ENDING!r}?"
@@ -112,7 +120,7 @@ def _no_such_collection(name: str) -> str:
 
 
 def _microblog(name: str, data: Path | None) -> Collection:
-    """The collection of a year of TREC Microblog."""
+    """Return the collection of one year of TREC Microblog."""
     folder = data_directory(data) / "microblog"
     year = name.removeprefix("mb")
     first = _MICROBLOG[name]
@@ -146,7 +154,7 @@ def _sample(data: Path | None) -> Collection:
 
 
 def _general(name: str, data: Path | None) -> Collection:
-    """The collection of a training part outside TREC Microblog."""
+    """Return the collection of a training part outside TREC Microblog."""
     folder = data_directory(data) / "general" / name.removesuffix("-train")
     title, language = general()[name]
     return Collection(
@@ -162,7 +170,10 @@ def _general(name: str, data: Path | None) -> Collection:
 
 
 def find_answers(name: str, data: Path | None = None) -> Collection:
-    """Return the test part of an answer-selection collection."""
+    """Return the test part of a collection for answer selection.
+
+    Raises UsageError if there is no such collection.
+    """
     if name not in answers():
         similar = did_you_mean(name, list(answers()))
         raise UsageError(
@@ -176,7 +187,7 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
 
 
 def to_train_on(name: str, data: Path | None = None) -> Collection:
-    """Return a named collection, or its training part if answers are given."""
+    """Return a named collection, or its training part if it has given answers."""
     collection = find(name, data)
     return collection.part("train") if collection.answers else collection
 
@@ -194,27 +205,31 @@ def open_collection(
     ir_dataset: str | IrDataset | None = None,
     signals: Sequence[str] = (),
 ) -> Collection:
-    """Open a collection by name (``mb2012``), file (``my-posts.toml``), or otherwise.
+    """Open a collection by its name, its file, or another source.
 
-    * ``beir`` is a folder of BEIR; ``name`` accepts one, too.
+    * ``name`` is a name (``mb2012``), the file of a user's collection
+      (``my-posts.toml``), or a file of topics.
+    * ``beir`` is a folder in BEIR's form. ``name`` also accepts one.
     * ``ir_dataset`` is a data set of ir_datasets or its id. It is written into the home
       folder once.
     * ``posts`` are dictionaries with ``id``, ``text`` and optionally ``title`` and
-      ``url``, or a data frame of them. They come with ``topics`` (query_id -> text, or
-      rows) and ``qrels``. Models are found by the collection's ``name``, also after the
-      posts have changed. ``signals`` are further numeric fields.
-    * ``index`` is the folder of an index by :func:`tweetrerank.indexes.build`, for
-      ``topics``, for a file of topics (``name``), or in place of a named collection's.
+      ``url``, or a data frame with these columns. ``topics`` and ``qrels`` may come
+      with them. Topics map query_id to text, or are rows. Models are found by the
+      collection's ``name``, even after the posts have changed. ``signals`` names
+      further numeric fields of the posts.
+    * ``index`` is the folder of an index by
+      :func:`tweetrerank.indexes.lucene_index.build`. It is searched for ``topics`` or
+      for a file of topics, or takes the place of a named collection's index.
 
-    ``engine`` has fields of the address of a search engine. ``qrels`` replace the
-    collection's judgments: a file or several, query_id -> doc_id -> grade, or rows.
-    ``data`` is the data folder.
+    ``engine`` has fields of the address of a search engine. ``qrels`` replaces the
+    collection's judgments. It is a file, several files, rows, or a mapping
+    query_id -> doc_id -> grade. ``data`` is the data folder.
 
-    UsageError: the arguments contradict one another, or there is no such collection.
-    DataError: files or rows are malformed.
+    Raises UsageError if the arguments contradict one another, or if there is no such
+    collection. Raises DataError if a file or a row is malformed.
     """
     sources: list[object] = [posts, ir_dataset, beir]
-    if posts is None:  # Otherwise name and topics are those of the posts.
+    if posts is None:  # With posts, name and topics belong to the posts.
         sources += [name, topics]
     _check_sources(sources, index, engine)
     if posts is not None:
@@ -242,7 +257,7 @@ def _check_sources(
     index: Path | str | None,
     engine: Mapping[str, object] | None,
 ) -> None:
-    """Check that the arguments name one source of a collection, and one index."""
+    """Raise UsageError unless there is one source, and at most one index."""
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
     count = sum(source is not None for source in sources)
@@ -259,14 +274,20 @@ def _of_posts(
     qrels: JudgmentsLike | None,
     signals: Sequence[str],
 ) -> Collection:
-    """The collection of posts in memory."""
+    """Return the collection of posts in memory.
+
+    Raises UsageError if the name is that of a named collection.
+    """
     if name in _names_and_aliases():
         raise UsageError(f"`name`: {name} is the name of another collection")
     return collection_of(posts, topics, qrels, str(name or ""), signals)
 
 
 def _judgment_files(qrels: JudgmentsLike | None) -> list[Path]:
-    """The file of judgments, which are written first if they are in memory."""
+    """Return a list of the file of judgments, which is empty without judgments.
+
+    Judgments in memory are written to a file first.
+    """
     if qrels is None:
         return []
     if isinstance(qrels, str | Path):
@@ -279,7 +300,10 @@ def _is_file_of_topics(path: str | Path) -> bool:
 
 
 def _with_judgments(collection: Collection, files: list[Path]) -> Collection:
-    """The collection with other judgments; those for training stay."""
+    """Return the collection with other judgments to evaluate by.
+
+    The judgments for training stay. Without files nothing is changed.
+    """
     if not files:
         return collection
     measures = DEFAULT_MEASURES if collection.judged_only else collection.measures
@@ -287,7 +311,7 @@ def _with_judgments(collection: Collection, files: list[Path]) -> Collection:
 
 
 def _in_folder(collection: Collection, folder: Path | None) -> Collection:
-    """The collection with its index in this folder, if any."""
+    """Return the collection with its index in this folder, if a folder is given."""
     if folder is None or collection.index is None:
         return collection
     if ForeignIndex(folder).files:
@@ -303,7 +327,10 @@ def _of_index(
     judgments: list[Path],
     engine: Mapping[str, object] | None,
 ) -> Collection:
-    """The collection of an existing index, with topics if there is a file of them."""
+    """Return the collection of an existing index, with the topics of files, if any.
+
+    Raises UsageError if neither a folder nor an engine is given.
+    """
     if folder and ForeignIndex(folder).files:
         collection = read_collection(folder)
         return replace(collection, topic_files=topic_files, qrels_files=judgments)
@@ -328,7 +355,10 @@ def _of_index(
 def on_engine(
     collection: Collection, options: Mapping[str, object] | None
 ) -> Collection:
-    """Return the collection with its index in the options' search engine, if any."""
+    """Return the collection with its index in a search engine.
+
+    It is unchanged if ``options`` names no engine, or if the collection has no index.
+    """
     if not options or collection.index is None:
         return collection
     group = collection.index.group
@@ -339,10 +369,12 @@ def on_engine(
 def engine_address(
     options: Mapping[str, object], known: EngineAddress | None, index: str | None
 ) -> EngineAddress:
-    """Return the address of an index by a command's options, fields of the address.
+    """Return the address of an index in a search engine.
 
-    The other fields are those of ``known``. Without it, ``index`` is the default name
-    of the index; None: the options must name it. UsageError: a field is missing.
+    ``options`` has fields of the address, as a command's options give them. The other
+    fields are taken from ``known``. Without ``known``, ``index`` is the default name of
+    the index. If it is None, the options must name the index. Raises UsageError if the
+    address or the name of the index is missing.
     """
     fields: dict[str, Any] = dict(options)
     if known:
@@ -362,10 +394,11 @@ def engine_address(
 def training_collections(
     test: str | None = None, data: Path | None = None, of_any_kind: bool = False
 ) -> list[str]:
-    """Return the judged microblog collections other than ``test``.
+    """Return the names of the judged microblog collections except ``test``.
 
-    With ``of_any_kind`` the other judged collections follow, and :data:`QUESTIONS`.
-    UsageError: ``test`` has its own training part. DataError: no collection is judged.
+    With ``of_any_kind``, the judged collections of other kinds follow. Raises
+    UsageError if ``test`` has a training part of its own. Raises DataError if no
+    collection has judgments in the data folder.
     """
     left_out = find(test, data).name if test else None
     if left_out in answers():

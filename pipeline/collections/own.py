@@ -1,11 +1,12 @@
-"""Users' collections: a file's description, a folder of BEIR, an index by Pyserini.
+"""Read users' collections: a TOML file, a folder in BEIR's form, or Pyserini's index.
 
-The README of ``pipeline`` lists the keys of a file. The topics of ``train`` need not be
-among ``topics``, which are searched; no other topic is trained on.
+The README of ``pipeline`` lists the keys of a file. The topics of ``topics`` are
+searched. If there is a key ``train``, models are trained on its topics only, which need
+not be among ``topics``.
 
 Click logs judge only the posts on their pages. With ``judged_only``, measures leave out
-unjudged posts (condensed lists: Sakai, *Alternatives to Bpref*, SIGIR 2007), and few
-unjudged posts are used in training.
+unjudged posts, and training uses few of them. See Sakai, *Alternatives to Bpref* (SIGIR
+2007), on such condensed lists.
 """
 
 import os
@@ -36,24 +37,25 @@ ENDING = ".toml"
 """Ending of the file of a user's collection."""
 
 CORPUS = "corpus.jsonl"
-"""File of posts in a folder of BEIR."""
+"""File of posts in a folder in BEIR's form."""
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
-"""The usual measures over posts with a judgment, as if a ranking had no others."""
+"""The usual measures, computed as if a ranking had only the judged posts."""
 
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE_KEYS = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 _FILE_KEYS = ("posts", "topics", "qrels", "train", "train_qrels")
 _FLAGS = ("judged_only", "skip_own_id")
 
-# Distance of languages, by Unicode's CLDR, up to which one replaces the other
+# Largest distance, by Unicode's CLDR, at which one language stands in for another
 _NEAR = 10
 
 
 def is_own(name: str | Path) -> bool:
-    """Whether this is a user's collection.
+    """Return whether a name is that of a user's collection.
 
-    These are files, folders of BEIR and indexes by Pyserini.
+    That is the name of a TOML file, of a folder in BEIR's form, or of an index by
+    Pyserini. A TOML file need not exist.
     """
     if str(name).endswith(ENDING):
         return True
@@ -62,7 +64,7 @@ def is_own(name: str | Path) -> bool:
 
 
 def beir_file(folder: Path, name: str) -> Path | None:
-    """Return a file of this name, or its compressed form; None without either."""
+    """Return the file of this name or its compressed form, None without either."""
     for ending in ("", ".gz"):
         path = folder / f"{name}{ending}"
         if path.is_file():
@@ -119,14 +121,15 @@ KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(_FLAGS, _FLAG_VALUE),
     **dict.fromkeys(_ENGINE_KEYS, _ENGINE_VALUE),
 }
-"""Key of a file -> a check of its value, and the expected form for messages."""
+"""Key of a file -> function that checks its value, and expected form for messages."""
 
 
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
     """Return a user's collection.
 
-    ``path`` is a file, a folder of BEIR, or an index by Pyserini. DataError has all
-    problems of the file and of its files, including a name among ``known_names``.
+    ``path`` is a TOML file, a folder in BEIR's form, or an index by Pyserini. Raises
+    DataError listing every problem found in the file and in the files that it names. It
+    is also a problem if the name is one of ``known_names``.
     """
     foreign = ForeignIndex(path)
     if foreign.files:
@@ -147,7 +150,11 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
 
 
 def _group(path: Path, *forms: object) -> str:
-    """Name of a collection's index; files of one name in two folders have two."""
+    """Return the name of a collection's index in the home folder.
+
+    It depends on the whole path, so that files of the same name in two folders have
+    different indexes. It also depends on ``forms``, the settings that change the posts.
+    """
     source = os.fsencode(path.resolve())
     for form in forms:
         if form:
@@ -167,10 +174,12 @@ def _foreign_collection(index: ForeignIndex) -> Collection:
 
 
 def _beir_collection(folder: Path) -> Collection:
-    """The collection of a folder of BEIR.
+    """Return the collection of a folder in BEIR's form.
 
-    The topics are those of the test part, or else of the development part. Models are
-    trained on another part: training, or else development.
+    The topics of the test part are searched, or those of the development part if there
+    is no test part. Models are trained on another part: on the training part, or on the
+    development part if there is no training part. Raises DataError if there are no
+    queries.
     """
     queries = beir_file(folder, "queries.jsonl")
     corpus = beir_file(folder, CORPUS)
@@ -198,7 +207,11 @@ def _beir_collection(folder: Path) -> Collection:
 
 
 def _read_content(path: Path, problems: list[str]) -> dict[str, Any]:
-    """The well-formed values of a file; the others are added to ``problems``."""
+    """Return the well-formed values of a file by key.
+
+    A message about each other value is added to ``problems``. Raises DataError if the
+    file cannot be read or is not TOML.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -226,7 +239,7 @@ def _read_content(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _problem_of(key: str, value: Any, content: Mapping[str, Any]) -> str:
-    """The problem of a key in a file; "" without any."""
+    """Return the problem of a key or its value, or "" if there is none."""
     if key not in KEYS:
         similar = did_you_mean(key, list(KEYS))
         return f"found the key {key!r}, expected {', '.join(KEYS)}{similar}"
@@ -239,9 +252,11 @@ def _problem_of(key: str, value: Any, content: Mapping[str, Any]) -> str:
 
 
 def _language(code: str | None, problems: list[str]) -> str | None:
-    """The known language of a code.
+    """Return the known language of a code.
 
-    The code may have a region or a script, or be of a close language: sh gives hr.
+    The code may also name a region, a script, or a language that is close to a known
+    one. If no known language is close, the result is None and a message is added to
+    ``problems``.
     """
     if code is None:
         return None
@@ -271,7 +286,10 @@ def _language(code: str | None, problems: list[str]) -> str | None:
 def _described(
     path: Path, content: Mapping[str, Any], problems: list[str]
 ) -> Collection:
-    """The collection of these values; unusable if there are ``problems``."""
+    """Return the collection that the values of a file describe.
+
+    Messages are added to ``problems``. The collection is usable only if there are none.
+    """
     columns = {
         field: str(column) for field, column in content.get("columns", {}).items()
     }
@@ -311,7 +329,7 @@ def _described(
 def _files(
     folder: Path, key: str, names: str | list[str], problems: list[str]
 ) -> list[Path]:
-    """The files of a key, by their names or by patterns of names."""
+    """Return the files that a key names by their names or by patterns of names."""
     files: dict[Path, None] = {}
     if isinstance(names, str):
         names = [names]
@@ -326,7 +344,7 @@ def _files(
 
 
 def _matching_files(folder: Path, name: str) -> list[Path]:
-    """The files of a name or a pattern; [] without any."""
+    """Return the files that match a name or a pattern, which may be none."""
     path = folder / name
     if path.is_file():
         return [path]
@@ -342,7 +360,7 @@ def _matching_files(folder: Path, name: str) -> list[Path]:
 def _check_topics(
     content: Mapping[str, Any], files: Mapping[str, Sequence[Path]], problems: list[str]
 ) -> None:
-    """Add the problems of topics and judgments, to search and for training."""
+    """Add the problems of topics and judgments to ``problems``."""
     topics = _parsed("topics", files, read_topics, problems) or []
     train = _parsed("train", files, read_topics, problems) or []
     query_ids = [topic.query_id for topic in topics + train]
@@ -367,7 +385,10 @@ def _parsed(
     parse: Callable[..., Value],
     problems: list[str],
 ) -> Value | None:
-    """The content of a key's files; None without files, or for malformed ones."""
+    """Return the content of a key's files, None without files.
+
+    If a file is malformed, the result is None and a message is added to ``problems``.
+    """
     if not files[key]:
         return None
     try:
@@ -380,7 +401,7 @@ def _parsed(
 def _other_text(
     content: Mapping[str, Any], topics: Sequence[Topic], train: Sequence[Topic]
 ) -> str:
-    """The problem of a topic with two texts; "" without any."""
+    """Return the problem of a topic that has two texts, or "" if there is none."""
     texts = {topic.query_id: topic.text for topic in topics}
     for topic in train:
         text = texts.get(topic.query_id, topic.text)
@@ -399,7 +420,7 @@ def _no_judged_topic(
     train: Sequence[Topic],
     judged: set[str],
 ) -> str:
-    """The problem of judgments for other topics; "" without any."""
+    """Return the problem that no topic is judged, or "" if some topic is."""
     if not topics or not judged:
         return ""
     judgments = content.get("qrels") or content["train_qrels"]
@@ -419,7 +440,10 @@ def _engine(
     signals: tuple[str, ...],
     problems: list[str],
 ) -> EngineAddress | None:
-    """The index in a search engine; None if there are problems."""
+    """Return the address of an index in a search engine.
+
+    If it is malformed, the result is None and a message is added to ``problems``.
+    """
     query = content.get("query")
     auth = content.get("engine_auth")
     fields = {key: content[key] for key in _ENGINE_FIELDS if key in content}

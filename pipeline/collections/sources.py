@@ -1,4 +1,7 @@
-"""Sources of posts: files, indexes of other programs, TREC's pairs, given answers."""
+"""Read posts from their sources.
+
+Sources are files, indexes of other programs, folders of TREC's pairs, and answers.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +20,10 @@ from tweetrerank.pipeline.collections.trec import Qrels, Run
 from tweetrerank.pipeline.text import note
 
 FILES = ("a.toks", "b.toks", "id.txt")
-"""Parallel files of (query, post) pairs."""
+"""Parallel files of pairs of a query and a post."""
 
 LABELS = "sim.txt"
-"""Optional parallel file of relevance labels."""
+"""Parallel file of relevance labels, which is optional."""
 
 
 class PostFiles(NamedTuple):
@@ -28,14 +31,14 @@ class PostFiles(NamedTuple):
 
     files: Sequence[Path]
     columns: Mapping[str, str] = {}
-    """Field of a post -> its column or key, where the names differ."""
+    """Field of a post -> its column or key, for fields whose names differ."""
     signals: Sequence[str] = ()  # Further numeric fields
 
     def posts(self) -> Iterator[Post]:
         """Yield the posts in the order of the files, with their signals as numbers.
 
-        The number of posts without a signal is printed on stderr. DataError: no post
-        has a number under a signal.
+        If some posts have no number for a signal, their count is printed on stderr.
+        Raises DataError if no post has a number for a signal.
         """
         from tweetrerank.rerankers.pairs import number_of
 
@@ -56,7 +59,10 @@ class PostFiles(NamedTuple):
             self._check_signals(count, numbers_of_signal)
 
     def _check_signals(self, count: int, numbers_of_signal: Counter[str]) -> None:
-        """Report signals without a number in some of the ``count`` posts, or in all."""
+        """Report how many of the ``count`` posts have no number for a signal.
+
+        Raises DataError if none of the posts has one.
+        """
         lacking = [name for name in self.signals if not numbers_of_signal[name]]
         if lacking:
             raise DataError(
@@ -71,7 +77,7 @@ class PostFiles(NamedTuple):
 
 
 def _numbers_in(post: Post, number_of: Callable[[object], float]) -> dict[str, float]:
-    """The signals of a post that are numbers."""
+    """Return the signals of a post that are numbers. Other signals are left out."""
     numbers = {}
     for name, value in post.signals.items():
         number = number_of(value)
@@ -81,13 +87,16 @@ def _numbers_in(post: Post, number_of: Callable[[object], float]) -> dict[str, f
 
 
 class ForeignIndex(NamedTuple):
-    """Index by Pyserini or Anserini, whose stored posts are read."""
+    """An index that Pyserini or Anserini has built. Its stored posts are read."""
 
     folder: Path
 
     @property
     def files(self) -> list[Path]:
-        """The list of its segments, which each change replaces; [] elsewhere."""
+        """Lucene's file of segments, which every change of the index replaces.
+
+        The list is empty if the folder is not such an index.
+        """
         if (self.folder / FILE_NAME).exists():  # An index by this project
             return []
         return sorted(self.folder.glob("segments_*"))
@@ -100,10 +109,10 @@ class ForeignIndex(NamedTuple):
 
 
 def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield number, from 1, and lines of each pair.
+    """Yield (number from 1, lines) of each pair in a folder.
 
-    The lines are those of :data:`FILES` and of the ``optional`` file. DataError: a file
-    is missing, or shorter than another.
+    The lines are one from each of :data:`FILES`, and one from the ``optional`` file if
+    it exists. Raises DataError if a file is missing or is shorter than another.
     """
     missing = [name for name in FILES if not (folder / name).exists()]
     if missing:
@@ -125,10 +134,11 @@ def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
 
 
 class PairFolders(NamedTuple):
-    """Folders of posts that queries have retrieved.
+    """Folders of posts that were retrieved for queries.
 
-    ``a.toks`` has queries, ``b.toks`` posts, ``url.txt`` links or empty lines, and
-    ``id.txt`` lines ``query_id Q0 doc_id rank score tag``.
+    Each line of the files belongs to one pair. ``a.toks`` has the query, ``b.toks`` the
+    post, ``url.txt`` its link or nothing, and ``id.txt`` has
+    ``query_id Q0 doc_id rank score tag``.
     """
 
     folders: Sequence[Path]
@@ -142,7 +152,7 @@ class PairFolders(NamedTuple):
         return paths
 
     def posts(self) -> Iterator[Post]:
-        """Return the posts by ascending id, each with its first text if any."""
+        """Return the posts by ascending id, each with its first non-empty text."""
         posts: dict[str, Post] = {}
         for folder in self.folders:
             for number, (_, text, hit, *url) in _pairs(folder, "url.txt"):
@@ -162,7 +172,7 @@ PostSource = PostFiles | ForeignIndex | PairFolders
 
 
 class _Answer(NamedTuple):
-    """Answer to a question, with its label."""
+    """An answer to a question, with its label."""
 
     query_id: str
     question: str
@@ -172,12 +182,14 @@ class _Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Answers:
-    """Questions with given answers: topics, posts, labels and candidates in one.
+    """Questions with given answers, which give topics, posts, labels and candidates.
 
-    ``a.toks`` has questions, ``b.toks`` answers, the optional ``sim.txt`` 1 for
-    relevant answers and 0 for others. ``id.txt`` has the answer's id, ``Q11-D11-0``,
-    which begins with the question's and ``-``. If it has the question's, ``32.1``, the
-    answers' ids are ``32.1-0``, ``32.1-1``, …
+    Each line of the files belongs to one answer. ``a.toks`` has the question and
+    ``b.toks`` the answer. The optional ``sim.txt`` has 1 for a relevant answer and 0
+    for another. ``id.txt`` has either the id of the answer, such as ``Q11-D11-0``, or
+    the id of the question, such as ``32.1``. The id of an answer begins with that of
+    its question and ``-``. If only the question's id is given, the answers get the ids
+    ``32.1-0``, ``32.1-1``, …
     """
 
     folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> its files
@@ -185,12 +197,12 @@ class Answers:
 
     @property
     def files(self) -> list[Path]:
-        """The files of the part; labels may be absent."""
+        """The files of the part that must exist. Labels are not among them."""
         return [self.folders[self.part] / name for name in FILES]
 
     @property
     def labels(self) -> Path:
-        """The file of labels."""
+        """The file of labels, which may be absent."""
         return self.folders[self.part] / LABELS
 
     @cached_property
@@ -242,10 +254,10 @@ class Answers:
         }
 
     def qrels(self) -> Qrels:
-        """Return the labels.
+        """Return the labels as judgments.
 
-        Questions without a relevant answer count, as in trec_eval and in Rao et al.
-        (2016), section 5: every ranking of their answers is worth 0.
+        Questions without a relevant answer are included, as in trec_eval and in section
+        5 of Rao et al. (2016). Every ranking of their answers has the value 0.
         """
         qrels: Qrels = {}
         for answer in self._answers:
@@ -255,7 +267,11 @@ class Answers:
 
 
 def _ids_of(name: str, counts: Counter[str], where: str) -> tuple[str, str]:
-    """query_id and doc_id of an answer by a line of ``id.txt``."""
+    """Return the query_id and the doc_id of an answer, given its line of ``id.txt``.
+
+    ``counts`` has the number of earlier answers of each question. Raises DataError if
+    the line is not one word.
+    """
     query_id, dash, _ = name.partition("-")
     if not is_doc_id(name) or not query_id:
         raise DataError(

@@ -1,16 +1,19 @@
-"""Readers of topics, the queries of a collection.
+"""Read topics, the queries of a collection.
 
-See :class:`tweetrerank.indexes.methods.Topic`. Files, plain or compressed (``.gz``,
-``.bz2``), have one of these forms:
+See :class:`tweetrerank.indexes.methods.Topic`. A file may be compressed (``.gz``,
+``.bz2``). It has one of these forms:
 
-* TREC's XML: ``<top>`` with ``<num>`` and ``<title>`` or ``<query>``, ``<topic
-  number="…">`` with ``<query>``, ``<topic>`` with ``<number>`` or ``<identifier>``,
-  ``<query>`` with ``<number>`` and ``<text>``; TREC 4's topics have only a ``<desc>``
-* lines of ``query_id<TAB>text`` or ``query_id:text``, or a table with a header
-  (``.csv``, too)
-* JSON lines or an array, such as BEIR's ``queries.jsonl`` and TREC RTS's profiles
+* TREC's XML, in which a topic is one of the following: ``<top>`` with ``<num>`` and
+  ``<title>`` or ``<query>``, ``<topic number="…">`` with ``<query>``, ``<topic>`` with
+  ``<number>`` or ``<identifier>``, or ``<query>`` with ``<number>`` and ``<text>``. The
+  topics of TREC 4 have only a ``<desc>``.
+* Lines of ``query_id<TAB>text`` or ``query_id:text``, or a table with a header, which
+  may be a ``.csv`` file.
+* JSON lines or a JSON array, such as BEIR's ``queries.jsonl`` and the profiles of TREC
+  RTS.
 
-Malformed input raises a :class:`DataError` that begins with ``file:line``.
+For malformed input, the functions raise a :class:`DataError` whose message begins with
+``file:line``.
 """
 
 import hashlib
@@ -26,18 +29,18 @@ from tweetrerank.indexes.methods import Topic
 
 
 class DataFrame(Protocol):
-    """Data frame, such as pandas'."""
+    """A data frame, such as one of pandas."""
 
     @property
     def columns(self) -> object:
         """Names of the columns."""
 
     def notna(self) -> object:
-        """Which values are present."""
+        """Return which values are present."""
 
 
 Row = Mapping[str, object] | tuple[object, ...]
-"""Dictionary or named tuple."""
+"""A dictionary or a named tuple."""
 
 Rows = Iterable[Row] | DataFrame
 
@@ -49,7 +52,7 @@ TopicsLike = (
     | Iterable[str | Row]
     | DataFrame
 )
-"""One topic or text, query_id -> text, texts, rows, or a data frame."""
+"""Topics as one topic, one text, texts, rows, a data frame, or query_id -> text."""
 
 _IDS = ("query_id", "qid", "_id", "id", "topid", "topic_id", "number", "num")
 _TEXTS = ("text", "query", "title")  # Keys of records and headers
@@ -61,7 +64,7 @@ _XML_TEXTS = {
     "text": "",
     "desc": r"Description\s*:",
 }
-"""Elements of the text, the best first, and the label before it in old files."""
+"""Element of the text, the preferred one first -> label before it in old files."""
 
 _STARTS_AS_XML = re.compile(r"\s*<[?!a-z]", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -76,7 +79,7 @@ _COLON = re.compile(r"([\w.-]*\d):\s*(\S.*)")
 
 
 class _Location(NamedTuple):
-    """Topic and its place in a file."""
+    """A topic and its place in a file."""
 
     number: int  # Line number, from 1
     where: str  # ``file:line``
@@ -86,9 +89,9 @@ class _Location(NamedTuple):
 def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
     """Read the topics of one or several files, in the order of the files.
 
-    Several files may have the same topics. In XML ``Number: MB051`` and ``Number: 051``
-    become ``51``, as in official judgments. DataError: a file is malformed, or two
-    topics have one id.
+    Several files may have the same topics. In XML, ``Number: MB051`` and ``Number:
+    051`` become ``51``, as in official judgments. Raises DataError if a file is
+    malformed, or if two different topics have the same id.
     """
     topics: dict[str, _Location] = {}
     for source in (path, *more):
@@ -105,7 +108,10 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
 
 
 def _topics_of_file(path: Path | str) -> Iterator[_Location]:
-    """Yield the topics of a file; their ids differ."""
+    """Yield the topics of a file.
+
+    Raises DataError if an id is repeated or is not one word, or if there is no topic.
+    """
     topics: dict[str, _Location] = {}
     for number, topic in _topics_in(path):
         query_id = topic.query_id
@@ -143,7 +149,7 @@ def _topics_in(path: Path | str) -> Iterator[tuple[int, Topic]]:
 
 
 def _is_header(line: str, path: Path | str) -> bool:
-    """Whether a file's first line is the header of a table."""
+    """Return whether a file's first line is the header of a table."""
     if "\t" not in line and not records.is_table(path):
         return False
     names = {name.strip().lower() for name in re.split(r"[\t,;]", line)}
@@ -158,8 +164,9 @@ def _row_topics(path: Path | str, rows: records.Records) -> Iterator[tuple[int, 
 def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     """Return the topic of a JSON object or of a row of a table.
 
-    The id is under one of :data:`_IDS`, the text under one of :data:`_TEXTS`; ``time``
-    and ``max_doc_id`` are optional. DataError begins with ``where``.
+    The id has one of the keys :data:`_IDS`, and the text one of :data:`_TEXTS`. The
+    keys ``time`` and ``max_doc_id`` are optional. Raises DataError, with a message that
+    begins with ``where``, if the record has another form.
     """
     query_id = records.id_under(_IDS, record, where)
     texts = (record.get(key) for key in _TEXTS)
@@ -182,11 +189,11 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
 
 
 def as_topics(topics: TopicsLike) -> list[Topic]:
-    """Return topics from Python.
+    """Return the topics that a caller passes in any form of :data:`TopicsLike`.
 
-    These are query_id -> text, one topic, texts, rows as of :func:`topic_of`, or a data
-    frame of these. Texts without an id are ``q1``, ``q2``, …. DataError: a row is
-    malformed, or two topics have one id.
+    For the keys of rows and the columns of a data frame see :func:`topic_of`. Texts
+    without an id get the ids ``q1``, ``q2``, … Raises DataError if a row is malformed,
+    or if two topics have the same id.
     """
     table: Any = topics
     if isinstance(topics, str | Topic):
@@ -208,7 +215,7 @@ def as_topics(topics: TopicsLike) -> list[Topic]:
 
 
 def _as_topic(row: Any, number: int, where: str) -> Topic:
-    """Return the topic of a row, the ``number``-th, from 1."""
+    """Return the topic of a row. ``number`` is the number of the row, from 1."""
     if isinstance(row, str):
         topic = Topic(f"q{number}", row)
     elif isinstance(row, Topic):
@@ -258,7 +265,7 @@ def _xml_topics(
 
 
 def _check_outside(path: Path | str, text: str) -> None:
-    """Check that the text around the topics has only tags of elements around them."""
+    """Raise DataError if anything but tags is left outside the topics."""
     text = _blanked(_OTHER_TAG, text)
     for number, line in enumerate(text.split("\n"), start=1):
         stray = line.strip()
@@ -271,12 +278,15 @@ def _check_outside(path: Path | str, text: str) -> None:
 
 
 def _blanked(pattern: re.Pattern[str], text: str) -> str:
-    """Return the text without the pattern's matches, whose line ends stay."""
+    """Return the text without the pattern's matches.
+
+    The line ends in the matches stay, so that line numbers do not change.
+    """
     return pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def _xml_topic(attributes: str, block: str, where: str) -> Topic:
-    """Parse the attributes and the content of a topic's element."""
+    """Return the topic of an XML element, given its attributes and its content."""
     if _TOPIC_TAG.search(block):
         raise DataError(
             f"{where}: found a second <top> before the </top> of this topic"
@@ -297,7 +307,10 @@ def _xml_topic(attributes: str, block: str, where: str) -> Topic:
 
 
 def _xml_number(attributes: str, block: str, where: str) -> str | None:
-    """The id of a topic's element, by an attribute or by an element within it."""
+    """Return the id of a topic from an attribute or from an inner element.
+
+    The result is None without either.
+    """
     attribute = _ID_ATTRIBUTE.search(attributes)
     if attribute:
         return attribute[1]
@@ -309,19 +322,20 @@ def _xml_number(attributes: str, block: str, where: str) -> str | None:
 
 
 def _xml_text(block: str, where: str) -> str | None:
-    """The text of a topic's element, without an old file's label."""
+    """Return the text of a topic without an old label, None without a text."""
     for name, label in _XML_TEXTS.items():
         text = _field(block, name, where)
         if text is not None:
-            # Without a label the text starts with no space.
+            # The text does not start with a space, so an empty label removes nothing.
             return re.sub(rf"^{label}\s*", "", text, flags=re.IGNORECASE)
     return None
 
 
 def _field(block: str, name: str, where: str) -> str | None:
-    """A tag's text on one line, up to its closing tag.
+    """Return the text of an element on one line, None without the element.
 
-    In old files it ends at the next tag.
+    The text ends at the closing tag. In old files, which have no closing tags, it ends
+    at the next tag. Raises DataError if the element occurs more than once.
     """
     texts = re.split(rf"<{name}(?:\s[^>]*)?>", block, flags=re.IGNORECASE)[1:]
     if not texts:
@@ -341,14 +355,17 @@ def _one_line(text: str) -> str:
 
 
 def normalize(text: str) -> str:
-    """Return the form that texts of one query share.
+    """Return a text in the form that all spellings of one query share.
 
-    NFKC, case folded, with single spaces.
+    It is in Unicode's form NFKC, case-folded, and has single spaces.
     """
     composed = unicodedata.normalize("NFKC", records.well_formed(text))
     return _one_line(composed.casefold())
 
 
 def query_id(normalized: str) -> str:
-    """Return the id of a normalized text: the same in all logs."""
+    """Return the id of a query, made from its normalized text.
+
+    The same text has the same id in all logs.
+    """
     return f"q{hashlib.sha256(normalized.encode()).hexdigest()[:16]}"

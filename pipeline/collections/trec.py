@@ -1,15 +1,15 @@
-"""TREC files: strict readers of qrels and runs, a writer of runs, and the tie rule.
+"""Read TREC's judgments and runs, write runs, and rank posts as trec_eval does.
 
-Readers take plain, ``.gz`` and ``.bz2`` files in UTF-8, with or without a byte order
-mark, with either line end. Malformed input raises a :class:`DataError` that begins with
-``file:line``.
+Files are in UTF-8. They may be compressed (``.gz``, ``.bz2``), may begin with a byte
+order mark, and may have either line end. For malformed input, the functions raise a
+:class:`DataError` whose message begins with ``file:line``.
 
-The tie rule: trec_eval keeps scores in single precision, sorts by score and breaks ties
-by doc_id, both descending; it ignores the rank. So :func:`ranked` compares scores in
-single precision. :func:`format_run` writes them with nine digits, which distinguish any
-two single-precision numbers. Readers of the file, in single or double precision, see
-the order in which it was written, and a run has the same measures in memory and in its
-file.
+Tie rule: trec_eval keeps scores in single precision and ignores the rank. It sorts by
+descending score, and breaks ties by descending doc_id. So :func:`ranked` compares
+scores in single precision. :func:`format_run` writes them with nine digits, which
+distinguish any two single-precision numbers. Whoever reads the file, in single or
+double precision, therefore sees the order in which it was written. A run has the same
+measures in memory and in its file.
 """
 
 import bz2
@@ -42,10 +42,12 @@ NAMES = (
     ("doc_id", "corpus-id", "docno", "docid", "doc-id", "id"),
     ("relevance", "label", "score", "rel", "grade"),
 )
-"""Names of the query's id, the post's id and the grade in a table of judgments, among
-them BEIR's."""
+"""Allowed names of the columns of a table of judgments, including the names of BEIR.
 
-# trec_eval allocates a table with an entry for each grade up to the highest.
+The columns are the query's id, the post's id and the grade.
+"""
+
+# The limit saves memory: trec_eval allocates an entry for each grade up to the highest.
 HIGHEST_GRADE = 1_000_000
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -53,13 +55,13 @@ _TRACK = re.compile(r"(?:[A-Za-z]{1,6}|[A-Za-z]+[0-9]*[-_:])?0*([0-9]+)")
 
 
 class _Columns(NamedTuple):
-    """Columns of a table of values by query and post."""
+    """The columns of a table that has a value for each query and post."""
 
-    names: str  # For messages, separated by spaces
+    names: str  # Names of all columns for messages, separated by spaces
     query: int  # Index of the query_id's column
     doc: int  # Index of the doc_id's column
     value: int  # Index of the value's column
-    comma: str | None = None  # Separator; None: spaces and tabs
+    comma: str | None = None  # Separator of columns; None means spaces and tabs
 
 
 _QRELS = _Columns(QRELS_COLUMNS, query=0, doc=2, value=3)
@@ -67,11 +69,12 @@ _RUN = _Columns(RUN_COLUMNS, query=0, doc=2, value=4)
 
 
 def read_qrels(path: Path | str) -> Qrels:
-    """Read judgments.
+    """Read judgments from a file.
 
-    The file has lines of ``query_id 0 doc_id relevance``, or a header with one of
-    :data:`NAMES` each, as in BEIR's files, and columns separated by spaces, tabs,
-    commas or semicolons. DataError: the file is malformed, or has no judgments.
+    The file has either lines of ``query_id 0 doc_id relevance`` or a table with a
+    header, as BEIR's files have. A header has one of the :data:`NAMES` of each column.
+    The columns of a table are separated by spaces, tabs, commas or semicolons. Raises
+    DataError if the file is malformed or has no judgments.
     """
     lines = numbered_lines(path)
     first = next(lines, (1, ""))
@@ -86,7 +89,7 @@ def read_qrels(path: Path | str) -> Qrels:
 
 
 def _header(line: str) -> _Columns | None:
-    """The columns of a header of judgments; None for another line."""
+    """Return the columns of a header of judgments, None if the line is no header."""
     comma = None
     if "\t" not in line:
         comma = next((mark for mark in ",;" if mark in line), None)
@@ -104,9 +107,11 @@ def _header(line: str) -> _Columns | None:
 def joined_qrels(
     paths: Sequence[Path], query_ids: Iterable[str] | None = None
 ) -> Qrels:
-    """Join the judgments of several files, :func:`aligned` with topics.
+    """Return the judgments of several files together.
 
-    A post's last grade counts; the number of differing grades is printed on stderr.
+    With ``query_ids``, topics are renamed to these ids by :func:`aligned`. If files
+    give a post different grades, the last one counts, and the number of such grades is
+    printed on stderr.
     """
     joined: Qrels = {}
     changed = 0
@@ -129,7 +134,10 @@ def joined_qrels(
 def merged(
     tables: Iterable[Mapping[str, Mapping[str, Value]]],
 ) -> dict[str, dict[str, Value]]:
-    """Merge runs or judgments; of two values of a document the later one counts."""
+    """Return several runs or judgments as one.
+
+    If a document has several values for a topic, the last one counts.
+    """
     result: dict[str, dict[str, Value]] = {}
     for table in tables:
         for query_id, values in table.items():
@@ -138,9 +146,10 @@ def merged(
 
 
 def read_run(path: Path | str) -> Run:
-    """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none.
+    """Read a run, a file with lines of ``query_id Q0 doc_id rank score tag``.
 
-    As in trec_eval only the score counts. DataError: the file is malformed.
+    Only the score counts and not the rank, as in trec_eval. The file may be empty.
+    Raises DataError if it is malformed.
     """
     return _read_table(path, numbered_lines(path), _RUN, _score)
 
@@ -148,11 +157,12 @@ def read_run(path: Path | str) -> Run:
 def aligned(
     table: Mapping[str, Value], query_ids: Iterable[str], what: str
 ) -> dict[str, Value]:
-    """Return a run or judgments under the topics' own ids.
+    """Return a run or judgments with the topics' own ids.
 
-    ``MB051``, ``051`` and ``51`` are one topic if the topics have one of these ids and
-    ``table`` has another. If ``what`` is not empty, it names the table in a message on
-    stderr.
+    ``MB051``, ``051`` and ``51`` count as the same topic. So if the topics have one of
+    these ids and ``table`` has another, the id in the table is replaced. Unless
+    ``what`` is empty, a message on stderr tells this, with ``what`` as the name of the
+    table.
     """
     renamed = _other_forms(table, dict.fromkeys(query_ids))
     if renamed and what:
@@ -167,9 +177,10 @@ def aligned(
 def _other_forms(
     table: Mapping[str, object], topic_ids: Mapping[str, None]
 ) -> dict[str, str]:
-    """Ids of a table that are another form of a topic's id -> the topic's id.
+    """Return the ids of a table that have to be replaced, with the topics' own ids.
 
-    Empty if two of them are forms of one topic's id.
+    The result is empty if two ids of the table would become the same, because then it
+    is not clear which topic is meant.
     """
     forms: dict[str, list[str]] = {}
     for query_id in topic_ids:
@@ -179,7 +190,7 @@ def _other_forms(
         same_number = forms.get(_bare(query_id), [])
         if query_id in topic_ids or len(same_number) != 1 or same_number[0] in table:
             continue
-        # Two different prefixes belong to two tracks.
+        # If both ids have a prefix, the prefixes differ and belong to different tracks.
         if same_number[0].isdecimal() or query_id.isdecimal():
             renamed[query_id] = same_number[0]
     if len(set(renamed.values())) < len(renamed):
@@ -188,15 +199,19 @@ def _other_forms(
 
 
 def _bare(query_id: str) -> str:
-    """The number of a topic's id, without a track's prefix."""
+    """Return the number in a topic's id, without the prefix of a track.
+
+    An id of another form is returned as it is.
+    """
     number = _TRACK.fullmatch(query_id)
     return number[1] if number else query_id
 
 
 def run_of(run: Any) -> Run:
-    """Return a run from Python: query_id -> doc_id -> score, or a ranking.
+    """Return the run that a caller passes as a mapping or as a ranking.
 
-    Ids may be whole numbers. UsageError: the run has another form.
+    A mapping is query_id -> doc_id -> score. Its ids may be whole numbers, which become
+    texts. Raises UsageError if the run has another form.
     """
     run = getattr(run, "run", run)
     try:
@@ -212,7 +227,7 @@ def run_of(run: Any) -> Run:
 
 
 def _scores_of(scores: Any) -> dict[str, float]:
-    """Return doc_id -> score of one topic."""
+    """Return the scores of one topic, by ids that are texts."""
     types = set(map(type, scores)).union(map(type, scores.values()))
     if types == {str, float}:  # The fast path for the project's runs
         return dict(scores)
@@ -237,9 +252,9 @@ def _checked_score(value: Any) -> float:
 def single_precision(
     scores: Mapping[str, float], query_id: str = "?"
 ) -> "array[float]":
-    """Return one topic's scores in single precision, as in trec_eval, in order.
+    """Return the scores of one topic in single precision and in the given order.
 
-    DataError: a score is NaN, or infinite in single precision.
+    Raises DataError if a score is NaN, or is infinite in single precision.
     """
     singles = array("f", scores.values())
     if not all(map(math.isfinite, singles)):
@@ -253,19 +268,22 @@ def single_precision(
 
 
 def ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return (doc_id, score) of one topic, best first, by the tie rule."""
+    """Return the pairs (doc_id, score) of one topic, best first, by the tie rule.
+
+    Raises DataError if a score is not finite.
+    """
     return [(doc_id, scores[doc_id]) for _, doc_id in _ranked(scores)]
 
 
 class Place(NamedTuple):
-    """A post's rank, from 1, and score in a ranking."""
+    """The rank of a post in a ranking, from 1, and its score."""
 
     rank: int
     score: float
 
 
 def places(scores: Mapping[str, float]) -> dict[str, Place]:
-    """Return each post's place by its score, best first."""
+    """Return the place of each post by doc_id, best first."""
     return {
         doc_id: Place(rank, score)
         for rank, (doc_id, score) in enumerate(ranked(scores), 1)
@@ -273,15 +291,16 @@ def places(scores: Mapping[str, float]) -> dict[str, Place]:
 
 
 def best_of(run: Run, hits: int) -> Run:
-    """Return the best ``hits`` of each topic, best first; see :func:`ranked`."""
+    """Return the best ``hits`` posts of each topic, ordered by :func:`ranked`."""
     return {query_id: dict(ranked(scores)[:hits]) for query_id, scores in run.items()}
 
 
 def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str]:
     """Yield a run's lines, without line ends.
 
-    Topics are in their order, documents in that of the tie rule. UsageError: the tag is
-    not one word. DataError: a score is not finite, or an id is not one word.
+    The topics keep their order. The documents of a topic are ordered by the tie rule.
+    Raises UsageError if the tag is not one word. Raises DataError if a score is not
+    finite, or if an id is not one word.
     """
     if not is_doc_id(tag):
         raise UsageError(f"the tag of a run: found {short(tag)}, expected one word")
@@ -298,9 +317,9 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
 
 
 def write_run(path: Path | str, run: Run, tag: str = "tweetrerank") -> None:
-    """Write a run atomically; ``.gz`` and ``.bz2`` files are compressed.
+    """Write a run to a file atomically. It is compressed if it ends in .gz or .bz2.
 
-    See :func:`run_of` and :func:`format_run`.
+    For the forms of a run see :func:`run_of`, and for errors also :func:`format_run`.
     """
     run = run_of(run)
     with written_file(path) as stream:
@@ -309,9 +328,9 @@ def write_run(path: Path | str, run: Run, tag: str = "tweetrerank") -> None:
 
 @contextmanager
 def written_file(path: Path | str) -> Iterator[IO[str]]:
-    """Open a text file for writing; ``.gz`` and ``.bz2`` files are compressed.
+    """Open a text file for writing. It is compressed if it ends in .gz or .bz2.
 
-    See :func:`tweetrerank.indexes.files.atomic_file`.
+    It is written atomically by :func:`tweetrerank.indexes.files.atomic_file`.
     """
     suffix = Path(path).suffix.lower()
     with atomic_file(path) as stream:
@@ -332,7 +351,7 @@ def written_file(path: Path | str) -> Iterator[IO[str]]:
 def _ranked(
     scores: Mapping[str, float], query_id: str = "?"
 ) -> list[tuple[float, str]]:
-    """(score, doc_id), best first."""
+    """Return the pairs (score, doc_id) of one topic, best first, by the tie rule."""
     # Strings compare by code point, in the same order as trec_eval's UTF-8 bytes.
     singles = single_precision(scores, query_id)
     return sorted(zip(singles, scores, strict=True), reverse=True)
@@ -344,7 +363,11 @@ def _read_table(
     columns: _Columns,
     parse: Callable[[str, str], Value],
 ) -> dict[str, dict[str, Value]]:
-    """Read query_id -> doc_id -> value; ``parse`` takes a text and ``file:line``."""
+    """Return query_id -> doc_id -> value from the lines of a table.
+
+    ``parse`` converts the text of a value. It also takes ``file:line`` for messages.
+    Raises DataError for a malformed line, and for a document that is repeated.
+    """
     names, query_column, doc_column, value_column, comma = columns
     width = len(names.split())
     table: dict[str, dict[str, Value]] = {}
@@ -389,7 +412,10 @@ def _are_ids(query_id: str, doc_id: str) -> bool:
 
 
 def grade_of(value: object, where: str) -> int:
-    """Return a grade of a file or a table; DataError: not a whole number in range."""
+    """Return the grade that a file or a table has as ``value``.
+
+    Raises DataError unless it is a whole number from -1,000,000 to 1,000,000.
+    """
     text = str(value)
     number = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not (abs(number) <= HIGHEST_GRADE and number.is_integer()):

@@ -1,9 +1,9 @@
 """Console command ``tweetrerank``, whose subcommands are modules of ``pipeline``.
 
 ``tweetrerank search …`` and ``python -m pipeline.search …`` are the same command. The
-module of a command has a dataclass ``Options`` (see
-:mod:`tweetrerank.pipeline.command.options`), a function ``main`` that takes an instance
-of it, and a docstring that serves as help text.
+module of a command has a dataclass ``Options`` and a function ``main`` that takes an
+instance of it. Its docstring is the help text. See
+:mod:`tweetrerank.pipeline.command.options`.
 """
 
 import gc
@@ -42,13 +42,19 @@ COMMANDS = (
 
 
 def run(name: str) -> NoReturn:
-    """Run a command as ``python -m`` does; the last statement of a command's module."""
+    """Run a command with the arguments of ``python -m``, and exit with its code.
+
+    The module of a command calls this in its last statement.
+    """
     _run(name, f"python -m pipeline.{name}", sys.argv[1:])
 
 
 def tweetrerank() -> NoReturn:
-    """Run the console command."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Until run_command begins.
+    """Run the console command, and exit with the code of the subcommand.
+
+    The code is 2 if there is no such subcommand.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Until run_command sets its own.
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in COMMANDS:
         _run(name, f"tweetrerank {name}", sys.argv[2:])
@@ -68,7 +74,7 @@ def tweetrerank() -> NoReturn:
 
 @dataclass(frozen=True)
 class _NoOptions:
-    """Options of the console command; none takes a value."""
+    """The console command itself has no options that are parsed."""
 
 
 def _help() -> str:
@@ -83,9 +89,10 @@ def _help() -> str:
 
 
 def _prepare_streams() -> None:
-    """Open closed streams on the null device, and show ``?`` for unknown characters.
+    """Make stdout and stderr safe to print to.
 
-    A character is unknown if the encoding of the stream lacks it.
+    A closed stream is opened on the null device. A character that the encoding of a
+    stream lacks is shown as ``?``.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -98,8 +105,9 @@ def _prepare_streams() -> None:
 def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
     _prepare_streams()
     keep_allocations()
-    # A command keeps nearly all objects that it makes. Searching them for cycles takes
-    # a twentieth of a search's time. The defaults are 700, 10 and 10.
+    # A command keeps nearly all objects that it makes, so garbage collection finds
+    # little. With the default thresholds, 700, 10 and 10, it takes a twentieth of the
+    # time of a search.
     gc.set_threshold(100_000, 20, 20)
     allow_processes()
     command = import_module(f"tweetrerank.pipeline.{name}")

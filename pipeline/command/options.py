@@ -1,8 +1,8 @@
-"""Command lines from annotated dataclasses, and errors that people can act on.
+"""Make command lines from dataclasses, and show errors that people can act on.
 
-A command is a function and a frozen dataclass of its options. :func:`option` and
-:func:`argument` make the fields, and the fields define the help text, the parsing and
-the checks. All bad arguments are reported together.
+A command consists of a function and a frozen dataclass of its options. The fields of
+the dataclass are made by :func:`option` and :func:`argument`. They define the help
+text, the parsing and the checks. All bad arguments are reported together.
 
 The help text groups inherited options by the class that declares them. The title of a
 group is the attribute ``topic`` of the class, or the name of the class without
@@ -52,41 +52,44 @@ _BYTES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 class Declared:
     """Declaration of an option: help text, parser and spelling."""
 
-    # Text of ``--help``, which appends the default.
+    # Text for ``--help``. The default is appended to it.
     help: str
-    # Raises ValueError; the message names the expected values.
+    # Converts the argument. It raises ValueError with a message that names the expected
+    # values.
     parse: Callable[[str], Any] = str
     # The only values allowed.
     choices: Sequence[str] = ()
-    # May be repeated; the value is a tuple.
+    # Whether the option may be repeated. Its value is then a tuple.
     many: bool = False
-    # With ``many``, takes all values up to the next option (``--runs a b c``).
+    # With ``many``: whether the option takes all values up to the next option, as in
+    # ``--runs a b c``.
     following: bool = False
-    # A missing value is a usage error.
+    # Whether a missing value is a usage error.
     required: bool = False
-    # Takes no value; the option itself means True.
+    # Whether the option takes no value. If it is given, the field is True.
     flag: bool = False
-    # Spellings instead of ``--field-name``; None makes a positional argument.
+    # Spellings to use instead of ``--field-name``. None makes a positional argument.
     names: Sequence[str] | None = ()
     # Name of the value in the help text.
     metavar: str | None = None
-    # Name of the Python argument in error messages, if it is not the field's name.
+    # Name that error messages of the Python API use for this option, if it is not the
+    # name of the field.
     argument_name: str | None = None
 
     def flags(self, field_name: str) -> Sequence[str]:
-        """Return the spellings of the option; empty for a positional argument."""
+        """Return the spellings of the option. A positional argument has none."""
         if self.names is None:
             return ()
         return self.names or (f"--{field_name.replace('_', '-')}",)
 
     def label(self, field_name: str) -> str:
-        """Return the name of the option in error messages."""
+        """Return the name that error messages use for the option."""
         flags = self.flags(field_name)
         return flags[-1] if flags else field_name
 
 
 class _Field(NamedTuple):
-    """Field of an options dataclass."""
+    """A field of an options dataclass."""
 
     name: str
     declared: Declared
@@ -103,7 +106,8 @@ def _fields_of(options_type: Any) -> list[_Field]:
 def option(help_text: str, *, default: Any = None, **declaration: Any) -> Any:
     """Declare the option ``--name value`` as a dataclass field.
 
-    ``declaration`` has fields of :class:`Declared`.
+    ``declaration`` sets fields of :class:`Declared`. The default of a repeated option
+    is an empty tuple, and that of a flag is False.
     """
     declared = Declared(help_text, **declaration)
     if declared.many and default is None:
@@ -114,7 +118,7 @@ def option(help_text: str, *, default: Any = None, **declaration: Any) -> Any:
 
 
 argument = partial(option, required=True, names=None)
-"""Declare a positional argument; with ``many`` it takes all remaining values."""
+"""Declare a positional argument. With ``many``, it takes all remaining values."""
 
 
 # Parsers of values
@@ -144,7 +148,10 @@ fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes; KB, MB and GB are powers of 1,000."""
+    """Parse a size, and return the number of bytes. KB, MB and GB are powers of 1,000.
+
+    Raises ValueError for another form and for 0.
+    """
     match = re.fullmatch(r"(\d{1,15}) ?([KMG]?)B?", text.strip(), re.IGNORECASE)
     if match is None or int(match[1]) == 0:
         raise ValueError(f"found {text!r}, expected a size such as 500KB, 8MB or 1GB")
@@ -152,7 +159,7 @@ def size(text: str) -> int:
 
 
 def existing_file(text: str) -> Path:
-    """Parse the path of an existing file."""
+    """Parse the path of an existing file. Raises ValueError if there is none."""
     path = Path(text)
     if path.is_dir():
         raise ValueError(f"found the folder {text}, expected a file")
@@ -162,7 +169,10 @@ def existing_file(text: str) -> Path:
 
 
 def output_file(text: str) -> Path:
-    """Parse the path of an output file, whose folder need not exist yet."""
+    """Parse the path of a file to write. Its folder need not exist yet.
+
+    Raises ValueError if the path is a folder.
+    """
     path = Path(text)
     if path.is_dir():
         raise ValueError(
@@ -184,8 +194,8 @@ def run_command(
     """Parse the arguments, call ``main``, and exit with the code that scripts expect.
 
     The codes are 0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C and
-    143 for SIGTERM. A mistake of the user is one message on stderr. A traceback means
-    a mistake in this program.
+    143 for SIGTERM. A mistake of the user is reported by one message on stderr. A
+    traceback means that this program has a mistake.
     """
     warnings.showwarning = partial(_show_warning, options_type)
     _handle_signals()
@@ -215,14 +225,14 @@ def run_command(
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM as an exception, so that the same code cleans up as after Ctrl-C."""
+    """Raised on SIGTERM, so that the same code cleans up as after Ctrl-C."""
 
 
 def _handle_signals() -> None:
     def terminate(*_: object) -> None:
         raise _Terminated
 
-    with suppress(ValueError):  # Only the main thread has signals.
+    with suppress(ValueError):  # Only the main thread may set handlers.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, terminate)
 
@@ -243,10 +253,11 @@ def _failure(error: BaseException, options_type: Any, program: str) -> tuple[int
 
 
 def _with_options(message: str, options_type: Any) -> str:
-    """Replace Python arguments in backticks by the options of the command.
+    """Return the message with Python arguments in backticks replaced by options.
 
-    ``address.NAME`` means a field of
-    :class:`tweetrerank.indexes.engines.address.EngineAddress`.
+    So one message serves both Python and the command line. ``address.NAME`` means a
+    field of :class:`tweetrerank.indexes.engines.address.EngineAddress`. A call of
+    ``indexes.build`` is replaced by the command that builds an index.
     """
     spellings = {}
     for name, declared, _ in _fields_of(options_type):
@@ -274,7 +285,10 @@ def _show_warning(
     file: Any = None,
     line: Any = None,
 ) -> None:
-    """Show a RuntimeWarning as a line for users, and others with their source line."""
+    """Show a RuntimeWarning as one line for users, and others with their source line.
+
+    The parameters after ``options_type`` are those of ``warnings.showwarning``.
+    """
     from tqdm import tqdm
 
     if category is RuntimeWarning:
@@ -294,9 +308,10 @@ def parse_arguments(
     description: str | None,
     arguments: Sequence[str] | None = None,
 ) -> OptionsType:
-    """Parse command-line arguments into an options dataclass.
+    """Parse command-line arguments, and return an instance of ``options_type``.
 
-    UsageError has all problems.
+    None takes the arguments of this process. Raises UsageError listing every problem
+    found.
     """
     problems: list[str] = []
     parser = _parser(options_type, program, description, problems)
@@ -319,7 +334,7 @@ def parse_arguments(
 
 
 class _Parser(argparse.ArgumentParser):
-    # Problems of the arguments before the one that cannot be parsed
+    # Problems of arguments that were found before the one that stops argparse
     problems: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
@@ -388,9 +403,10 @@ def _add_option(group: Any, field: _Field, parse: Callable[[str], Any]) -> None:
 
 
 def _topic(options_type: type[Any], name: str) -> str:
-    """Return the topic of the first class that declares an option.
+    """Return the title of the group that shows an option in the help text.
 
-    It is empty for options that ``options_type`` declares itself.
+    It is the topic of the base class that first declares the option. It is empty for
+    options that ``options_type`` declares itself.
     """
     classes = [
         cls for cls in options_type.__mro__ if name in inspect.get_annotations(cls)
@@ -420,15 +436,17 @@ def _parsed(declared: Declared, label: str, problems: list[str], text: str) -> A
 def apply_changes(
     config: Any, changes: Sequence[str], flag: str = "--set", prefix: str = ""
 ) -> Any:
-    """Return a copy of the frozen dataclass ``config`` with ``changes``.
+    """Return a copy of a frozen dataclass with some fields changed.
 
     Args:
-        changes: NAME=VALUE; the value is converted to the type of the field.
-        flag: option of the command line, for error messages.
-        prefix: text before the names on the command line, for error messages.
+        config: the dataclass instance to change.
+        changes: texts ``NAME=VALUE``. The value is converted to the type of the field.
+        flag: the option that gave the changes, for error messages.
+        prefix: text that stands before the names on the command line, for error
+            messages.
 
     Raises:
-        UsageError: a name is unknown, or a value has another type.
+        UsageError: if a name is unknown, or if a value is of another type.
     """
     kinds = {
         field.name: type(getattr(config, field.name))
