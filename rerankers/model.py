@@ -119,7 +119,7 @@ class Model(ABC):
 
     @property
     def reads_given(self) -> bool:
-        """Whether texts, with the scores or order of one first stage, suffice as input."""
+        """Whether texts suffice as input, with scores or order of one first stage."""
         if self.reads == "posts":
             return self.signals <= {PRIOR}
         return self.reads == "lists"

@@ -37,8 +37,9 @@ ranked post.
 """
 
 FEW = 2000
-"""Largest number of pairs that :meth:`Reranker.predict` scores on one thread, with the
-model that remembers words. For more pairs all threads are used."""
+"""Largest number of pairs that :meth:`Reranker.predict` scores on one thread, with a
+cache of words. For more pairs it uses all threads and reads a repeated post only once.
+"""
 
 
 class _Ranked(NamedTuple):
@@ -135,8 +136,8 @@ class Reranker:
 
         :meth:`rank` describes the forms of a post. A text of more than 1,000 characters
         gets the score of its best passage. Raises RerankerError for a malformed pair,
-        for a score that is not a finite number, and for a ``weight`` outside [0, 1] or
-        without ``scores``.
+        for a score that is not a finite number, for ``scores`` if the checkpoint has no
+        tuned λ, and for a ``weight`` outside [0, 1] or without ``scores``.
         """
         if not isinstance(pairs, Iterable):
             raise RerankerError(

@@ -180,7 +180,7 @@ def read_run(path: str | Path) -> Run:
 
 
 def write_run(path: str | Path, run: Run, tag: str = "tweetrerank") -> None:
-    """Write a TREC run atomically, so that trec_eval reads the posts in this order."""
+    """Write a TREC run atomically. trec_eval will read its posts in the same order."""
     from tweetrerank.pipeline.collections import trec
 
     trec.write_run(path, run, tag)
