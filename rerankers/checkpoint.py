@@ -51,7 +51,7 @@ GENERAL = "wordfreq"
 OF_POSTS = "posts"
 
 TUNING_ONLY = {"held_out.run.gz"}
-"""Files that scoring does not read. An installed package does not have them."""
+"""Files that scoring does not read. The models in an installed package lack them."""
 
 SHIPPED = Path(__file__).parent / "checkpoints"
 """Folder of the trained models in the package.

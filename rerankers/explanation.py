@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A word of the query with its weight (IDF), or a family of features without one."""
+    """A word of the query with its weight (IDF), or a family without a weight."""
 
     label: str
     weight: float | None
@@ -259,7 +259,7 @@ def shade_words(
 
 
 def _spans_in_url(url: str, query_words: Sequence[str]) -> list[Span]:
-    """Return the span of the first occurrence of each query word that a URL contains."""
+    """Return the span of the first occurrence in a URL of each query word it has."""
     letters, spans = find_url(url)
     inside = []
     for word in query_words:
