@@ -142,7 +142,7 @@ class _Traced(NamedTuple):
         end: int,
         length: int,
     ) -> list[Span]:
-        """Return the spans of ``length`` characters that replace those in [start, end)."""
+        """Return the spans of ``length`` characters that replace [start, end)."""
         if not length:
             return []
         old_spans = self.spans[start:end]
