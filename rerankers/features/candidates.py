@@ -263,10 +263,13 @@ class CandidateList:
         return columns._replace(idf=self._idf_among_candidates(len(columns.idf)))
 
     def _idf_among_candidates(self, size: int) -> Signal:
-        """IDF [``size``] of the words of the table; 1 for words of no candidate."""
+        """Return the IDF of all ``size`` words of the table among the candidates.
+
+        A word that no candidate has gets 1.
+        """
         idf = np.ones(size, dtype=np.float32)
         posts = self.posts.column("words")
-        # One number for each word of each post; repeated words are dropped.
+        # Each distinct word of each post has one key.
         keys = np.unique(posts.owners * size + posts.values)
         words, holders = np.unique(keys % size, return_counts=True)
         rarity = np.log1p(len(self) / holders)

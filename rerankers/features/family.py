@@ -28,7 +28,7 @@ RerankerError if the parameter is wrong."""
 
 
 class ParametricFamily(NamedTuple):
-    """Families that differ in a parameter, such as ``signal:rm3`` and ``signal:bm25``."""
+    """Families that differ in a parameter: ``signal:rm3``, ``signal:bm25`` and so on."""
 
     parameter: str  # What messages call the parameter: NAME in ``signal:NAME``
     build: Build
@@ -70,7 +70,7 @@ def parametric_family(parameter: str) -> Callable[[Build], Build]:
 
 
 def families() -> list[str]:
-    """Return the names of all families, sorted. Parameters are as in ``signal:NAME``."""
+    """Return the names of all families, sorted, with parameters as ``signal:NAME``."""
     names = list(FAMILIES)
     for name, parametric in PARAMETRIC.items():
         names.append(f"{name}:{parametric.parameter}")

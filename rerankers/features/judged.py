@@ -169,6 +169,6 @@ class JudgedPosts:
 
 
 def key_of(text: str) -> str:
-    """Return the key of a post: a BLAKE2b hash of its text, in 16 hexadecimal digits."""
+    """Return the key of a post: 16 hexadecimal digits, a BLAKE2b hash of its text."""
     content = text.encode(errors="surrogatepass")
     return hashlib.blake2b(content, digest_size=8).hexdigest()
