@@ -28,7 +28,7 @@ RerankerError if the parameter is wrong."""
 
 
 class ParametricFamily(NamedTuple):
-    """Families that differ in a parameter: ``signal:rm3``, ``signal:bm25`` and so on."""
+    """Families that differ in a parameter, as ``signal:rm3`` and ``signal:bm25`` do."""
 
     parameter: str  # What messages call the parameter: NAME in ``signal:NAME``
     build: Build

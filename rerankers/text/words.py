@@ -204,7 +204,7 @@ def places_in(token: str) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=200_000)
 def shortened(token: str) -> str:
-    """Return a token with no letter three times in a row, and with plain apostrophes."""
+    """Return a token with letters at most twice in a row and with plain apostrophes."""
     # With so many different characters, no letter can occur three times.
     if token.isascii() and len(set(token)) > len(token) - 2:
         return token

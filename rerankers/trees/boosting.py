@@ -321,7 +321,7 @@ class Trees(Model):
 
     @property
     def counts(self) -> Counter[str]:
-        """``hits``, ``misses`` and size in ``bytes`` of the cache, or an empty counter."""
+        """``hits``, ``misses`` and ``bytes`` of the cache; empty without a cache."""
         if self.recent is None:
             return Counter()
         return Counter(
@@ -349,7 +349,7 @@ class Trees(Model):
             self.recent.misses = 0
 
     def files(self) -> Mapping[str, bytes]:
-        """Return the content of the files with trees, by file name: one per objective."""
+        """Return the content of each objective's file of trees, by file name."""
         contents = (trees.encode() for trees in self.lists)
         return dict(zip(files_of(self.config), contents, strict=True))
 
@@ -395,7 +395,7 @@ def _mean(by_objective: npt.ArrayLike) -> Floats:
 
 
 def files_of(config: BoostingConfig) -> list[str]:
-    """Return the names of the checkpoint files that have the trees of each objective."""
+    """Return the name of each objective's file of trees in a checkpoint."""
     count = len(config.objectives.split(","))
     further = [f"model_{number}.txt" for number in range(2, count + 1)]
     return ["model.txt", *further]

@@ -117,7 +117,7 @@ class Forest:
     def sums(self, values: Floats) -> npt.NDArray[np.float64]:
         """Return the sum of the trees' values for each of S lists and each row [S, P].
 
-        ``values`` has P rows of K features. There must be at least one row or list.
+        ``values`` has P rows of K features.
         """
         blocks = np.split(values, range(_ROWS, len(values), _ROWS))
         return np.concatenate([self._sums(block) for block in blocks], axis=1)

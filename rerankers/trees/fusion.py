@@ -9,8 +9,8 @@ features are NaN, and every split sends NaN to one of its sides.
 There is a list of trees for each of three objectives: LambdaMART with about equal
 weights for all topics, LambdaMART with weights that grow with the number of relevant
 posts, and the log-loss of single pairs. The score is the mean over the lists. The lists
-make different mistakes, so the mean is better than each. Their scores spread alike
-(standard deviations 1.8, 2.1 and 2.0 over candidates), so the mean needs no weights.
+make different mistakes. Their scores spread alike (standard deviations 1.8, 2.1 and 2.0
+over candidates), so the mean needs no weights.
 Each tree is grown with a third of the features and 70 % of the pairs, so that the trees
 generalise from few topics. The number of trees is fixed.
 
@@ -50,7 +50,7 @@ The family ``prior`` is not among them, because ``signal`` reads the same runs.
 
 
 def fused(*more: str) -> str:
-    """Return the families of a fusion for any collection, and ``more``, as a setting."""
+    """Return the families of a fusion for any collection, then ``more``: a setting."""
     searches = [f"signal:{name}" for name in SEARCHES]
     return ",".join([*searches, *TEXT_FAMILIES, *more])
 

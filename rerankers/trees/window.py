@@ -40,8 +40,8 @@ class Config(BoostingConfig):
     """The logarithm of the first stage's rank, multiplied by this, reduces the score.
     """
     topics: int = at_least(1, 40)
-    """Number of topics that are drawn from each training collection, anew for each
-    first stage."""
+    """Number of topics that are drawn from each training collection for each first
+    stage."""
 
 
 class Model(Trees):
