@@ -39,7 +39,7 @@ The first tweet with such an identifier had 29,700,859,247. Smaller numbers may 
 of another collection that numbers its posts.
 """
 
-_LEAST = 1e-6  # Densities are divided by no less than this
+_LEAST = 1e-6  # Sums and densities below this are not used as divisors
 
 
 def milliseconds(doc_id: str) -> int | None:
@@ -158,7 +158,7 @@ def _places(ages: Floats, width: float) -> Floats:
     order = np.argsort(ages, kind="stable")
     sorted_ages = ages[order] / width
     # Gaps are cut to the kernels' reach. So the number of candidates limits the size of
-    # the grid, and no sum changes.
+    # the grid. The sums stay the same, because kernels count as 0 beyond their reach.
     gaps = np.minimum(
         np.diff(sorted_ages, prepend=sorted_ages[0]),
         _REACH,
