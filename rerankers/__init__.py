@@ -1,4 +1,4 @@
-"""Rerankers for short posts: text in, scores out.
+"""Rerankers for short posts, which score texts for a query.
 
 >>> import tweetrerank
 >>> reranker = tweetrerank.load()
@@ -27,14 +27,15 @@ __all__ = ["RerankerError", "load"]
 def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Reranker:
     """Load a trained reranker by its name, or from the folder of a checkpoint.
 
-    ``window`` is the best one for a list of posts. ``mp_hcnn`` and ``sm_cnn`` score
-    each post by itself. The device of a network is ``cpu``, ``cuda``, or ``cuda:1`` for
-    the second GPU.
+    ``window`` is the best model for a list of posts. ``mp_hcnn`` and ``sm_cnn`` score
+    each post by itself. A network runs on the device ``cpu``, ``cuda``, or ``cuda:1``
+    for the second GPU; other models always run on the CPU.
 
     Raises RerankerError if there is no such model, folder or device, if a file is
-    missing, damaged or of another version, or if a network lacks PyTorch.
+    missing, damaged or of another version, or if a network needs PyTorch and it is not
+    installed.
     """
-    # Importing the package alone takes no time.
+    # These imports are here so that importing the package alone takes no time.
     from tweetrerank.rerankers import checkpoint
     from tweetrerank.rerankers.reranker import Reranker
 

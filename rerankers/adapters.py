@@ -1,4 +1,7 @@
-"""Rerankers as parts of other frameworks, each imported when its adapter is made."""
+"""Adapters that make a reranker usable in other frameworks.
+
+A framework is imported only when its adapter is made.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def for_pyterrier(reranker: Reranker, weight: float | None = None) -> Any:
-    """A transformer of PyTerrier that gives results new scores and ranks.
+    """Return a PyTerrier transformer that gives results new scores and ranks.
 
-    Results have the columns ``query`` and ``text``. An optional column ``url`` has the
-    URLs that posts link to; numbers that the model reads are columns of their names.
-    Scores of a first stage in a column ``score`` are mixed with the model's. For
-    ``weight`` and errors see :meth:`Reranker.predict`.
+    The results must have the columns ``query`` and ``text``. The optional column
+    ``url`` has the URLs that the posts link to. A number that the model reads is in the
+    column of its name. If there is a column ``score``, its first-stage scores are mixed
+    with the model's. For ``weight`` and errors see :meth:`Reranker.predict`.
     """
     import pyterrier as pt
 
@@ -31,13 +34,13 @@ def for_pyterrier(reranker: Reranker, weight: float | None = None) -> Any:
 def _scores_of_frame(
     reranker: Reranker, frame: "pd.DataFrame", weight: float | None
 ) -> list[float]:
-    """Scores of the rows of a PyTerrier frame, topic by topic."""
+    """Score the rows of a PyTerrier frame topic by topic; return a score per row."""
     columns = ("text", "url", *reranker.numbers)
     posts = frame[[name for name in columns if name in frame]].to_dict("records")
     queries = frame["query"].tolist()
     has_scores = "score" in frame and len(frame) > 0
     scores = [0.0] * len(frame)
-    # Two topics may have one text, so rows are grouped by topic.
+    # Two topics may have the same text, so rows are grouped by topic identifier.
     topics = frame.reset_index(drop=True).groupby("qid", sort=False)
     for rows in topics.indices.values():
         pairs = [(queries[row], posts[row]) for row in rows]
@@ -54,12 +57,13 @@ def _scores_of_frame(
 def for_langchain(
     reranker: Reranker, top_n: int | None = None, weight: float | None = None
 ) -> Any:
-    """A document compressor of LangChain: the best ``top_n`` documents, best first.
+    """Return a LangChain document compressor that keeps the best ``top_n`` documents.
 
-    ``top_n`` None returns all. Scores are in the metadata as ``relevance_score``. The
-    metadata may have the ``url`` that a post links to, and the numbers that the model
-    reads. If all documents have the ``score`` of a first stage there, it is mixed with
-    the model's. For ``weight`` and errors see :meth:`Reranker.predict`.
+    The documents come best first; with ``top_n`` None all are kept. Each one has its
+    score in the metadata as ``relevance_score``. The metadata of the input may have the
+    ``url`` that a post links to, and the numbers that the model reads. If every
+    document has a first-stage ``score`` there, it is mixed with the model's score. For
+    ``weight`` and errors see :meth:`Reranker.predict`.
     """
     from langchain_core.documents import BaseDocumentCompressor
 
@@ -79,7 +83,7 @@ def _best_documents(
     top_n: int | None,
     weight: float | None,
 ) -> list[Any]:
-    """Copies of the best documents, with their scores in the metadata."""
+    """Return copies of the best documents, with their scores in the metadata."""
     posts: list[Mapping[str, object]] = []
     for document in documents:
         posts.append({**document.metadata, "text": document.page_content})

@@ -1,4 +1,4 @@
-"""A trained model on disk: a folder of JSON, text and safetensors, without code.
+"""Trained models on disk: folders of JSON, text and safetensors files, without code.
 
 ``config.json``         model, hyperparameters, features, source of IDF, and the SHA-256
                         of all files
@@ -10,10 +10,11 @@
 ``adapted.safetensors`` word vectors adapted to a collection, for trees that read them
 ``judgments.json``      judgments of a collection, for trees that read them
 
-Networks may share words and equal weights in a sibling folder (``shared`` in
-``config.json``). A copy of such a network needs that folder, too.
+Networks may share their words, and weights that are equal, in a sibling folder, which
+``shared`` in ``config.json`` names. Whoever copies such a network must copy that folder
+as well.
 
-:func:`checked` compares every file with its SHA-256 before one is read.
+:func:`checked` compares every file with its SHA-256 before any of them is read.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ from tweetrerank.rerankers.text.spaces import ADAPTED, AdaptedSpace
 from tweetrerank.rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 2
-"""Version of ``config.json``, and of the way texts become terms of the weights."""
+"""Version of ``config.json``, and of the rules by which texts are cut into words."""
 
 CONFIG = "config.json"
 METRICS = "metrics.json"
@@ -50,19 +51,22 @@ GENERAL = "wordfreq"
 OF_POSTS = "posts"
 
 TUNING_ONLY = {"held_out.run.gz"}
-"""Files that scoring does not read. Installed packages lack those of shipped models."""
+"""Files that scoring does not read. The models in an installed package lack them."""
 
 SHIPPED = Path(__file__).parent / "checkpoints"
-"""The trained weights in the package: ``<model>/<test collection or "all">``."""
+"""Folder of the trained models in the package.
+
+A model's folder is ``<model>/<test collection>``, or ``<model>/all``.
+"""
 
 
 def save(
     directory: Path, model: Model, extras: Mapping[str, bytes] | None = None
 ) -> None:
-    """Write a checkpoint, with ``extras`` (file name -> content), into a new folder.
+    """Write a model, and ``extras`` (file name -> content), into a new folder.
 
-    The caller must see to it that no half-written folder stays
-    (:func:`tweetrerank.indexes.files.atomic_directory`). Raises RerankerError if the
+    The write is not atomic: a caller who wants no half-written folder to remain uses
+    :func:`tweetrerank.indexes.files.atomic_directory`. Raises RerankerError if the
     folder is not empty.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -86,16 +90,21 @@ def save(
 def copy_whole(
     directory: Path, target: Path, replaced: Mapping[str, bytes], idf: str = ""
 ) -> None:
-    """Copy a checkpoint, with all that it shares with others, into an empty folder.
+    """Copy a checkpoint into an empty folder, so that the copy needs no other folder.
+
+    The copy of a network includes the words and weights that it shares with others.
 
     Args:
         directory: folder of the checkpoint.
         target: folder of the copy.
-        replaced: file name -> content, for new files or in place of the checkpoint's.
-        idf: source of word frequencies in place of the checkpoint's.
+        replaced: file name -> content of files to add or to write in place of the
+            checkpoint's.
+        idf: source of word frequencies to name in place of the checkpoint's; "" keeps
+            the checkpoint's.
 
     Raises:
-        RerankerError: a file is missing, changed or foreign.
+        RerankerError: a file of the checkpoint is missing or changed, or the folder has
+            a file that is not part of it.
     """
     config = checked(directory, replaced)
     shutil.copytree(directory, target, dirs_exist_ok=True)
@@ -111,16 +120,16 @@ def copy_whole(
 
 
 def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
-    """The sibling folder with a checkpoint's words and some of its weights."""
+    """Return the sibling folder that a checkpoint shares, or None if it shares none."""
     if "shared" not in config:
         return None
     return directory / ".." / Path(str(config["shared"])).name
 
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
-    """Write ``config.json`` with the SHA-256 of a checkpoint's other files.
+    """Write ``config.json`` with the SHA-256 of each other file of the checkpoint.
 
-    It also contains the SHA-256 of its own content.
+    The file also contains the SHA-256 of its own content, so it must be written last.
     """
     files = {}
     for path in sorted(directory.iterdir()):
@@ -136,10 +145,11 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def version_of(directory: Path) -> str:
-    """SHA-256 of all that a model's scores depend on, without adapted word vectors.
+    """Return a SHA-256 that identifies the files of a checkpoint.
 
-    It is the hash of ``config.json``, which contains those of the other files. Raises
-    RerankerError if it cannot be read.
+    It is the hash of ``config.json``, which contains the hashes of the other files.
+    Adapted word vectors from outside the folder do not change it. Raises RerankerError
+    if ``config.json`` cannot be read.
     """
     try:
         return _sha256(directory / CONFIG)
@@ -150,10 +160,11 @@ def version_of(directory: Path) -> str:
 
 
 def find(model: str | Path) -> Path:
-    """The folder of a model in the package, trained on all judged years, or a folder.
+    """Return the folder of a model, given its name or the folder itself.
 
-    A model has priority over a folder of its name; a ``Path`` is always a folder.
-    Raises RerankerError if there is neither.
+    A name stands for the model in the package that was trained on all judged years. If
+    a text is both a model's name and a folder, the model is taken. A ``Path`` is always
+    a folder, and is returned unchecked. Raises RerankerError if a text is neither.
     """
     if isinstance(model, Path):
         return model
@@ -186,16 +197,17 @@ def load(
 
     Args:
         directory: folder of the checkpoint.
-        name: the only model that is accepted; None accepts all.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``, of a network.
-        idf: source of word frequencies in training -> word frequencies; default
-            :func:`idf_from`.
-        adapted: file of adapted word vectors, in place of the folder's.
-        batch_size: pairs in a forward pass of a network.
+        name: name of the only model that is accepted; None accepts all.
+        device: device of a network: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. Other
+            models run on the CPU.
+        idf: function that returns the word frequencies for the name of the source that
+            the model was trained with. Default: :func:`idf_from`.
+        adapted: file of adapted word vectors to read in place of the folder's.
+        batch_size: number of pairs that a network scores in one forward pass.
 
     Raises:
-        RerankerError: a file is missing, damaged, of another format or of another
-            model, the device is missing, or a network lacks PyTorch.
+        RerankerError: a file is missing, damaged, or of another format or model; the
+            machine lacks the device; or a network needs PyTorch, which is missing.
     """
     config = checked(directory)
     path = directory / CONFIG
@@ -236,7 +248,7 @@ def load(
 
 
 def _hyperparameters(kind: Any, values: Mapping[str, Any]) -> Any:
-    """The hyperparameters of a model, in the class of its configurations."""
+    """Return the hyperparameters as an object of the class that the model uses."""
     default = next(iter(kind.configurations.values()))
     return type(default)(**values)
 
@@ -248,7 +260,7 @@ def _network(
     device: str,
     fields: dict[str, Any],
 ) -> Model:
-    """A network with its words and weights."""
+    """Read a network with its words and weights."""
     from tweetrerank.rerankers.networks.network import Network
 
     shared = _shared(directory, config)
@@ -259,7 +271,7 @@ def _network(
 
 
 def _trees(directory: Path, kind: Any, fields: dict[str, Any]) -> Model:
-    """Boosted trees of all their objectives."""
+    """Read a model of boosted trees, with the list of trees of each objective."""
     from tweetrerank.rerankers.trees.boosting import files_of
 
     lists = []
@@ -270,7 +282,7 @@ def _trees(directory: Path, kind: Any, fields: dict[str, Any]) -> Model:
 
 
 def _check_features(path: Path, trained: Sequence[str], model: Model) -> None:
-    """Raise RerankerError if the features have changed since the training."""
+    """Raise RerankerError if this version has other features than the training had."""
     names = list(features.names_of(model.families))
     if trained != names:
         raise RerankerError(
@@ -287,7 +299,7 @@ def reloaded(
     batch_size: int,
     resources: Resources,
 ) -> Model:
-    """Read the folder of a pickled model."""
+    """Read a pickled model again from its folder, in the process that unpickles it."""
     model = load(
         directory, name, device, lambda _: idf_from(source), batch_size=batch_size
     )
@@ -295,7 +307,7 @@ def reloaded(
 
 
 def _weights(directory: Path, shared: Path | None) -> dict[str, Any]:
-    """Weights of a network; its own override shared ones."""
+    """Return the weights of a network, by name. Its own override shared ones."""
     weights: dict[str, Any] = {}
     if shared:
         weights |= load_file(shared / WEIGHTS)
@@ -306,9 +318,10 @@ def _weights(directory: Path, shared: Path | None) -> dict[str, Any]:
 def _resources(
     directory: Path, adapted: Path | None, families: Sequence[str]
 ) -> Resources:
-    """Knowledge of a collection in the folder, for the model's features.
+    """Read what the folder knows about a collection and the model's features need.
 
-    ``adapted``: see :func:`load`.
+    A missing file is no error: the features that need it are unknown. For ``adapted``
+    see :func:`load`.
     """
     resources: dict[str, Any] = {}
     if f"meaning:{ADAPTED}" in families:
@@ -321,9 +334,10 @@ def _resources(
 
 
 def frequencies_of(directory: Path, config: Mapping[str, Any] | None = None) -> str:
-    """Source of a checkpoint's word frequencies, for :func:`idf_from`.
+    """Return the source of a checkpoint's word frequencies, for :func:`idf_from`.
 
-    Frequencies of a collection's posts may be among the checkpoint's files.
+    If the folder has a file with the frequencies of a collection's posts, the source
+    includes its path.
     """
     if not config:
         config = read_json(directory / CONFIG)
@@ -335,7 +349,7 @@ def frequencies_of(directory: Path, config: Mapping[str, Any] | None = None) -> 
 
 
 def _portable(source: str) -> str:
-    """A source of word frequencies, without the path of a collection's."""
+    """Return a source of word frequencies without the path of a collection's file."""
     if source.startswith(OF_POSTS):
         return ":".join(source.split(":")[:2])
     return source
@@ -344,10 +358,10 @@ def _portable(source: str) -> str:
 def idf_from(source: str) -> Idf:
     """Read word frequencies by the name of their source.
 
-    ``wordfreq`` and ``wordfreq:LANGUAGE`` are general ones. ``posts:LANGUAGE:FILE`` are
-    those of a collection's posts, smoothed by general ones; without the file they are
-    general. Anything else is the path of a file; RerankerError if it is missing or
-    malformed.
+    ``wordfreq`` and ``wordfreq:LANGUAGE`` are the frequencies of general usage.
+    ``posts:LANGUAGE:FILE`` are those of a collection's posts, smoothed by general ones.
+    ``posts:LANGUAGE`` without a file means general frequencies alone. Anything else is
+    the path of a file. Raises RerankerError if the file is missing or malformed.
     """
     kind, language, path = (*source.split(":", 2), "", "")[:3]
     if kind not in (GENERAL, OF_POSTS):
@@ -361,10 +375,11 @@ def idf_from(source: str) -> Idf:
 
 
 def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
-    """Return the configuration of a checkpoint after a check of all its files.
+    """Check all files of a checkpoint and return the content of its ``config.json``.
 
-    The files ``replaced`` may differ. Raises RerankerError if the format is another
-    one, or if a file is missing, changed or foreign.
+    The files named in ``replaced`` are not checked. Raises RerankerError if the
+    checkpoint has another format, if a file is missing or changed, or if the folder has
+    a file that ``config.json`` does not name.
     """
     path = directory / CONFIG
     config = read_json(path)
@@ -385,13 +400,17 @@ def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _check_foreign(directory: Path, expected: set[str]) -> None:
-    """Raise RerankerError if a folder has files that the configuration lacks."""
+    """Raise RerankerError if a folder has files other than the expected ones.
+
+    Hidden files are ignored. A lone ``lambda.json`` only causes a warning.
+    """
     foreign = set()
     for path in directory.iterdir():
         is_hidden = path.name.startswith(".")
         if path.is_file() and not is_hidden and path.name not in expected:
             foreign.add(path.name)
-    if foreign == {TUNING_FILE}:  # Earlier versions wrote it without naming it.
+    # Earlier versions wrote this file without naming it in config.json.
+    if foreign == {TUNING_FILE}:
         warn(
             f"{directory / TUNING_FILE}: {directory / CONFIG} does not name it; it is "
             "used unchecked"
@@ -405,7 +424,7 @@ def _check_foreign(directory: Path, expected: set[str]) -> None:
 
 
 def _require(path: Path, digest: str, expected: object) -> None:
-    """Raise RerankerError for a file of another SHA-256."""
+    """Raise RerankerError if the digest of a file is not the expected SHA-256."""
     if digest == expected:
         return
     place = ""
@@ -424,13 +443,16 @@ def _sha256(path: Path) -> str:
 
 
 def _sha256_of_config(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a configuration's content without its own ``sha256``."""
+    """Return the SHA-256 of a configuration without its entry ``sha256``."""
     content = {key: value for key, value in config.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of a checkpoint; RerankerError if it is missing or damaged."""
+    """Read a JSON object from a file of a checkpoint.
+
+    Raises RerankerError if the file is missing, damaged or not an object.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Devices of networks, and parallel work on the CPU."""
+"""Choose the device of a network, and share work among threads and processes."""
 
 import os
 import re
@@ -15,17 +15,20 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 HOSTS = ("cpu",)
-"""Types of devices whose numbers can be read without waiting, as for a GPU's."""
+"""Types of devices that compute at once. Reading numbers from a GPU has to wait."""
 
-_chosen = 0  # Number of threads by set_threads(); 0 before it is called
-_within = local()  # ``threads``: number of threads of a thread in one_thread_each()
+_chosen = 0  # Number of threads that set_threads() got; 0 before it is called
+# The attribute ``threads`` is the number of threads inside one_thread_each(). It holds
+# only for the thread that set it.
+_within = local()
 _forks = False  # Whether processes() may be more than one
 
 
 def device_name(text: str) -> str:
-    """Check a device: ``auto``, ``cpu``, ``cuda`` (the first GPU) or ``cuda:N``.
+    """Return the name of a device after a check of its form.
 
-    Raises ValueError for others.
+    The name is ``auto``, ``cpu``, ``cuda`` (the first GPU) or ``cuda:N``. Raises
+    ValueError for any other name.
     """
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise ValueError(f"found {text!r}, expected auto, cpu, cuda or cuda:N")
@@ -33,9 +36,11 @@ def device_name(text: str) -> str:
 
 
 def placed(device: object, is_network: bool) -> str:
-    """Return the device of a model, ``auto`` resolved; only networks use a GPU.
+    """Return the device that a model runs on.
 
-    Raises RerankerError if the machine has no such device.
+    Only networks use a GPU. ``auto`` becomes ``cuda`` if the machine has a GPU, else
+    ``cpu``. Raises RerankerError if the name is malformed, the machine has no such
+    device, or PyTorch is missing.
     """
     try:
         name = device_name(str(device))
@@ -75,10 +80,11 @@ def has_bfloat16(kind: str) -> bool:
 
 
 def threads() -> int:
-    """Number of threads for parallel work.
+    """Return the number of threads for parallel work.
 
-    The number of :func:`set_threads`; else PyTorch's, if it is imported; else
-    $OMP_NUM_THREADS, or the number of cores that this process may use.
+    This is the first of the following that is known: 1 inside :func:`one_thread_each`,
+    the number that :func:`set_threads` got, PyTorch's number if PyTorch is imported,
+    $OMP_NUM_THREADS, and the number of cores that this process may use.
     """
     count = getattr(_within, "threads", 0) or _chosen
     if count:
@@ -93,28 +99,32 @@ def threads() -> int:
 
 
 def set_threads(count: int) -> None:
-    """Set the number of threads for parallel work, and PyTorch's if it is imported."""
+    """Set the number of threads for parallel work, here and in PyTorch if imported."""
     global _chosen
     _chosen = count
     share_threads()
 
 
 def share_threads() -> None:
-    """Give PyTorch, after its import, the number of threads of :func:`set_threads`."""
+    """Tell PyTorch the number of threads that :func:`set_threads` got.
+
+    Call this after importing PyTorch. It does nothing if no number was set.
+    """
     torch = sys.modules.get("torch")
     if _chosen and torch:
         torch.set_num_threads(_chosen)
 
 
-# One thread in a forked process: fork does not copy the others, nor those of OpenMP.
+# A forked process uses one thread, because fork copies neither the other threads nor
+# those of OpenMP.
 os.register_at_fork(after_in_child=lambda: set_threads(1))
 
 
 @contextmanager
 def one_thread_each() -> Iterator[int]:
-    """Use one thread inside the block, also in PyTorch.
+    """Use one thread inside the ``with`` block, here and in PyTorch.
 
-    Yields the number of threads before it.
+    Yields the number of threads that was used before the block, and restores it after.
     """
     before = threads()
     torch = sys.modules.get("torch")
@@ -131,16 +141,20 @@ def one_thread_each() -> Iterator[int]:
 
 
 def allow_processes() -> None:
-    """Let forked processes share work.
+    """Allow :func:`in_processes` to be used (on Linux), so that processes share work.
 
-    Commands call it. In other programs a thread may hold a lock at the fork.
+    Only our commands call this. Other programs may have a thread that holds a lock at
+    the moment of the fork, and the forked process would wait for that lock for ever.
     """
     global _forks
     _forks = sys.platform == "linux"
 
 
 def processes() -> int:
-    """Number of processes for work that threads cannot share."""
+    """Return the number of processes for work that threads cannot share.
+
+    It is 1 unless :func:`allow_processes` has been called.
+    """
     if _forks:
         return threads()
     return 1
@@ -149,9 +163,10 @@ def processes() -> int:
 def in_processes(
     function: Callable[[Item], Iterable[Result]], items: Sequence[Item]
 ) -> Iterator[Result]:
-    """Yield the results of a function of each item, as they come.
+    """Call a function for each item in a forked process of its own; yield all results.
 
-    A forked process computes the results of an item. Raises the function's error, and
+    All processes run at once. Results come as soon as they are ready, so those of
+    different items are mixed. An error of the function is raised here. Raises
     RerankerError if a process is killed.
     """
     from multiprocessing import connection, get_context
@@ -186,7 +201,7 @@ def in_processes(
 
 
 def _join(process: Any) -> None:
-    """Wait for the end of a process; RerankerError if it was killed."""
+    """Wait for a process to end. Raises RerankerError if it did not end normally."""
     process.join()
     if process.exitcode:
         raise RerankerError(
@@ -196,10 +211,14 @@ def _join(process: Any) -> None:
 
 
 def _send(function: Any, item: Any, writer: Any, readers: Iterable[Any]) -> None:
-    """Send the results, or the error; ends when the waiting process has been killed."""
+    """Compute the results of an item and send each, or the error, to the main process.
+
+    Sending fails, and this process ends, when the main process has been killed.
+    """
+    # As long as this process had these ends of the pipes open, sending would not fail.
     for reader in readers:
         reader.close()
-    # The waiting process ends this one.
+    # Ctrl-C reaches all processes, but the main process ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Reasons for the scores of posts: words in shades, and rows of numbers.
+"""Explain the scores of posts by shaded words and by rows of numbers.
 
-Models of all kinds fill in the same record, which pages and terminals show. A row of
-trees is a family of features with its contribution to the score. A row of MP-HCNN is a
-word of the query with its best matches.
+Models of all kinds fill in the same record, which web pages and terminals show. For
+trees, a row is a family of features with its contribution to the score. For MP-HCNN, a
+row is a word of the query with its best matches.
 """
 
 import re
@@ -26,25 +26,27 @@ WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
 SAME_STEM = 3
 SAME_WORD = 4
 
-# Least cosines in the general space, where unrelated words are below 0.1
+# Lowest cosines of the two shades, in the general space of word vectors. There the
+# cosine of unrelated words is below 0.1. Each comment is an example.
 RELATED = 0.3  # race, marathon
 CLOSE = 0.5  # prize, winner
 
 _ENTITIES = re.compile("&(?:amp|lt|gt|quot|#39);")
 
 _JOINERS = "\u200c\u200d"
-"""Characters that Python calls unprintable, but that emoji and Persian words need."""
+"""Characters that Python calls unprintable, but that emoji and Persian words need:
+the zero-width non-joiner and joiner."""
 
 
 class Segment(NamedTuple):
-    """Consecutive characters of one shade, 0 (none) to 4."""
+    """Consecutive characters of the same shade, from 0 (none) to 4."""
 
     text: str
     step: int
 
 
 class Cell(NamedTuple):
-    """A number of a row, its shade, and the words of the post that it is about."""
+    """A number in a row, its shade, and the words of the post that it is about."""
 
     score: float | None
     step: int = 0
@@ -52,7 +54,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A word of the query with its weight (IDF), or a family of features."""
+    """A word of the query with its weight (IDF), or a family without a weight."""
 
     label: str
     weight: float | None
@@ -60,14 +62,14 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Heading of a column, and of the group of columns around it."""
+    """The heading of a column, and the heading of the group that it belongs to."""
 
     heading: str
     group: str = ""
 
 
 class Feature(NamedTuple):
-    """Value of a feature (NaN if unknown), and its contribution to the score."""
+    """A feature, its value (NaN if unknown), and its contribution to the score."""
 
     feature: str
     value: float
@@ -82,11 +84,12 @@ class Reasons:
     url: list[Segment]  # Empty without a URL
     rows: list[Row]
     further: list[tuple[str, list[Segment]]] = field(default_factory=list)
-    """Text and URL in the shades of other matches, with a title each."""
+    """Title and segments of further shaded views of the text or URL."""
     features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
     numbers: str = ""
-    """Numeric fields of the post, with their places: ``likes 37, 4th of 100``."""
+    """Numeric fields of the post and their places in the list, for example
+    ``likes 37, 4th of 100``."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,13 @@ class Explanation:
     columns: Sequence[Column]
     posts: Sequence[Reasons]
     base: float = 0.0
-    """Mean score of the list, which contributions are added to."""
+    """Mean score of the list. Adding a post's contributions to it gives the score."""
     importances: Mapping[str, float] = field(default_factory=dict)
-    """Label of a row -> its share in all of the model's scores, the largest first."""
+    """Label of a row -> its importance for the model as a share of 1, largest first."""
 
     @property
     def extent(self) -> tuple[float, float]:
-        """The least and the greatest number in a row, with 0 in between."""
+        """(lowest, highest) number of all rows. The range always includes 0."""
         numbers = [0.0]
         for post in self.posts:
             for row in post.rows:
@@ -114,13 +117,13 @@ class Explanation:
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
-        """Heading of adjacent columns and their indices."""
+        """(heading, indices of its columns) of each group of adjacent columns."""
         indices = range(len(self.columns))
         groups = groupby(indices, key=lambda index: self.columns[index].group)
         return [(heading, list(members)) for heading, members in groups]
 
     def to_dict(self) -> dict[str, Any]:
-        """The explanation without its posts, for JSON."""
+        """Return the explanation without its posts, for JSON."""
         return {
             "kind": self.kind,
             "measure": self.measure,
@@ -133,9 +136,10 @@ class Explanation:
 
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
-    """Reasons for JSON: shaded texts are lists of [characters, shade].
+    """Return the reasons as a dictionary for JSON.
 
-    Unknown values are null.
+    A shaded text is a list of [characters, shade]. An unknown value (NaN) is None,
+    because JSON has no NaN.
     """
     rows = []
     for row in reasons.rows:
@@ -152,17 +156,20 @@ def as_dict(reasons: Reasons) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """The text as it can be shown.
+    """Return the text in a form that is safe to show.
 
-    Line breaks become spaces. Other control characters become �, so that there are no
-    terminal escapes or changes of direction. Tweets' entities (``&amp;``) become the
-    characters they stand for.
+    All white space becomes spaces. Other unprintable characters become �, so that a
+    post can neither send escapes to a terminal nor change the direction of writing. The
+    HTML entities of tweets (``&amp;``) become the characters they stand for.
     """
     return "".join(_visible(text))
 
 
 def _visible(text: str) -> list[str]:
-    """Visible text of each character; "" for the later characters of an entity."""
+    """Return what to show for each character of the text.
+
+    The first character of an entity becomes what it stands for, the others "".
+    """
     characters = [_visible_character(character) for character in text]
     for entity in _ENTITIES.finditer(text):
         start, end = entity.span()
@@ -180,9 +187,10 @@ def _visible_character(character: str) -> str:
 
 
 def placed(name: str, value: float, values: Iterable[float]) -> str:
-    """A number and its place among ``values``: ``likes 37, 4th of 100``.
+    """Describe a number and its place among ``values``: ``likes 37, 4th of 100``.
 
-    The highest is first; unknown values (NaN) do not count.
+    The highest number has the first place, and equal numbers have the same one. Unknown
+    values (NaN) do not count. If ``value`` is NaN, the result is ``likes unknown``.
     """
     if isnan(value):
         return f"{name} unknown"
@@ -192,7 +200,7 @@ def placed(name: str, value: float, values: Iterable[float]) -> str:
 
 
 def _ordinal(number: int) -> str:
-    """``1st``, ``2nd``, ``11th``, ``1,001st``."""
+    """Return the ordinal of a number: ``1st``, ``2nd``, ``11th``, ``1,001st``."""
     ending = "th"
     if number // 10 % 10 != 1:
         ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -202,10 +210,11 @@ def _ordinal(number: int) -> str:
 def shade(
     text: str, spans: Iterable[Span], values: Iterable[float], bounds: Sequence[float]
 ) -> list[Segment]:
-    """Cut a text into segments; a character has the shade of the best match there.
+    """Cut a text into segments of one shade. A character gets its best match's shade.
 
-    ``values`` are those of the matches at ``spans``, which may overlap. ``bounds`` are
-    the least values of the shades. Further values without a span are ignored.
+    ``spans`` are the places of the matches, and may overlap; ``values`` say how good
+    each match is. ``bounds`` are the lowest values of shade 1, 2 and so on. If there
+    are more values than spans, the rest are ignored.
     """
     steps = [0] * len(text)
     for (start, end), value in zip(spans, values, strict=False):
@@ -224,10 +233,12 @@ def shade(
 def shade_words(
     query: str, posts: Sequence[tuple[str, str]], by_meaning: bool
 ) -> list[tuple[list[Segment], list[Segment]]]:
-    """Shade texts and URLs of posts by the nearness of their words to the query's.
+    """Return (segments of the text, segments of the URL) of each (text, URL) post.
 
-    Stop words match nothing, unless the query has no others. Words match inside URLs,
-    too. ``by_meaning``: whether words that are near in the general space are shaded.
+    A word is the darker, the closer it is to a word of the query. Stop words match
+    nothing, unless the query has no other words. Words of the query are also found
+    inside URLs. ``by_meaning`` says whether words that are only close in meaning, by
+    the general word vectors, are shaded as well.
     """
     distinct = dict.fromkeys(words(query))
     query_words = [word for word in distinct if word not in STOP_WORDS]
@@ -248,7 +259,7 @@ def shade_words(
 
 
 def _spans_in_url(url: str, query_words: Sequence[str]) -> list[Span]:
-    """Spans of the first occurrence of each query word in a URL."""
+    """Return the span of the first occurrence in a URL of each query word it has."""
     letters, spans = find_url(url)
     inside = []
     for word in query_words:
@@ -262,7 +273,7 @@ def _spans_in_url(url: str, query_words: Sequence[str]) -> list[Span]:
 def _word_steps(
     query_words: Sequence[str], vocabulary: set[str], by_meaning: bool
 ) -> dict[str, int]:
-    """Word of a post -> shade by its nearest word of the query, 0 for none."""
+    """Return the shade of each word by its nearest word of the query; 0 is no match."""
     from tweetrerank.rerankers.text.stems import stem
 
     stems = {stem(word) for word in query_words}
@@ -286,7 +297,10 @@ def _word_steps(
 def _nearest_cosines(
     query_words: Sequence[str], others: Sequence[str]
 ) -> npt.NDArray[np.floating]:
-    """Cosine of each other word and its nearest query word, in the general space."""
+    """Return the cosine of each other word and its nearest query word [W].
+
+    The vectors are the general ones.
+    """
     from tweetrerank.rerankers.text.spaces import general
 
     query, query_lengths, _ = general().take(query_words)  # [Q, E], [Q]

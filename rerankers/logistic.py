@@ -1,4 +1,4 @@
-"""Logistic regression on a few features, by L-BFGS."""
+"""Fit a logistic regression on a few features by L-BFGS."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,15 @@ def logistic_regression(
     weights: npt.ArrayLike = 1,
     penalty: float = 0,
 ) -> tuple[FloatArray, float]:
-    """Return the coefficients [K] and the intercept that minimise the log-loss.
+    """Return (coefficients [K], intercept) that minimise the log-loss.
 
     Args:
-        features: [N, K].
-        relevant: [N] truth values; both must occur.
-        weights: [N] weights of the rows.
-        penalty: factor of half the squared length of the coefficients, which is added
-            to the sum of the losses. The intercept is not penalised.
+        features: features of N rows [N, K].
+        relevant: truth value of each row [N]. True and false must both occur.
+        weights: weight of each row [N], or one weight for all rows.
+        penalty: strength of the L2 penalty. Half the squared length of the
+            coefficients, multiplied by it, is added to the weighted sum of the losses.
+            The intercept is not penalised.
     """
     from scipy import optimize, special
 
@@ -31,7 +32,7 @@ def logistic_regression(
     penalty = penalty / total
 
     def loss(parameters: FloatArray) -> tuple[float, FloatArray]:
-        """Mean loss with the penalty, and its gradient [K + 1], the intercept last."""
+        """Return (mean loss with penalty, its gradient [K + 1], the intercept last)."""
         coefficients = parameters[:-1]
         logits = x @ coefficients + parameters[-1]
         error = w * (special.expit(logits) - y)

@@ -1,4 +1,4 @@
-"""A model's scores, mixed with those of the first stage by a weight λ."""
+"""Mix a model's scores with those of the first stage by a weight λ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs, lists_of
 def with_weight(
     model: Model, weight: float | None = None, origin: str = "tuned"
 ) -> Model:
-    """Return the model with a weight λ, by default the tuned one.
+    """Return the model mixed with the first stage by a weight λ, by default the tuned
+    one.
 
-    A model whose score contains the first stage's is returned as it is.
+    A model that reads lists or searches is returned as it is, because its score already
+    takes the first stage into account. ``origin`` says in reports where λ comes from.
+    Raises RerankerError if the tuned λ is needed and there is none.
     """
     if weight is None:
         weight = model.tuned_weight()
@@ -31,11 +34,12 @@ def with_weight(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mixed(Model):
-    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, eq. 2).
+    """A model with the score λ · model + (1 − λ) · first stage (Rao et al. 2019, eq.
+    2).
 
-    It reads lists: both scores are scaled to [0, 1] over the pairs of each query.
-    Without first-stage scores the result is the model's score; where they are unknown,
-    the model's order.
+    It reads lists, because both scores are scaled to [0, 1] over the pairs of a query.
+    Without first-stage scores the result is the model's score. For a query whose
+    first-stage scores are all unknown, the result has the model's order.
     """
 
     reads = "lists"
@@ -46,7 +50,7 @@ class Mixed(Model):
 
     @classmethod
     def of(cls, model: Model, weight: float, origin: str = "given") -> Mixed:
-        """Return a model with its λ."""
+        """Return the mixture of a model; λ is ``weight``."""
         shared = {
             field.name: getattr(model, field.name)
             for field in dataclasses.fields(Model)
@@ -68,7 +72,7 @@ class Mixed(Model):
 
     @property
     def reads_given(self) -> bool:
-        """Whether texts, with scores and order of a first stage, suffice as input."""
+        """Whether texts suffice as input, with scores or order of one first stage."""
         return self.model.reads_given
 
     @property
@@ -90,7 +94,7 @@ class Mixed(Model):
 
     @property
     def description(self) -> str:
-        """λ and its origin."""
+        """λ and where it comes from."""
         return f"λ = {self.weight:g} ({self.origin})"
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
@@ -98,19 +102,22 @@ class Mixed(Model):
         return self.model.explain(pairs, rows)
 
     def files(self) -> Mapping[str, bytes]:
-        """File name -> content of the model's files in a checkpoint."""
+        """Return the content of the model's files in a checkpoint, by file name."""
         return self.model.files()
 
     def warm_up(self) -> None:
-        """Score a few pairs by the model."""
+        """Score a few pairs by the model, without mixing."""
         self.model.warm_up()
 
     def remembering(self, max_bytes: int) -> Self:
-        """Return the mixture of a model with a cache of the posts it reads."""
+        """Return the same mixture of a model that has a cache of the posts it reads."""
         return dataclasses.replace(self, model=self.model.remembering(max_bytes))
 
     def score(self, pairs: Pairs, progress: Progress = silent) -> Scores:
-        """Return the mixture [P], from 0 to 1."""
+        """Return the mixture [P], from 0 to 1.
+
+        If λ is 1 or there are no first-stage scores, this is the model's score.
+        """
         *_, (_, scores) = self.stages(pairs, progress)
         return scores
 
@@ -120,7 +127,11 @@ class Mixed(Model):
         progress: Progress = silent,
         first_stage: str = "first stage",
     ) -> Iterator[tuple[str, Scores]]:
-        """Yield the model's scores, then the mixture unless λ is 1."""
+        """Yield the model's scores, then the mixture.
+
+        There is no mixture if λ is 1 or the pairs have no first-stage scores. Each step
+        is a (name, scores [P]) tuple.
+        """
         scores = self.model.score(pairs, progress)
         yield self.name, scores
         first = pairs.signals.get(FIRST_STAGE)
@@ -139,9 +150,10 @@ class Mixed(Model):
 
 
 def minmax(scores: Sequence[float]) -> list[float]:
-    """(s − min) / (max − min) of each score, from 0 to 1; 0.5 if all are equal.
+    """Return (s − min) / (max − min) of each score s, from 0 to 1.
 
-    Libraries choose 0, 0.5 or 1 for equal scores; a constant does not change a ranking.
+    If all scores are equal, each becomes 0.5. Other libraries choose 0 or 1 in this
+    case; no constant changes a ranking.
     """
     low = min(scores, default=0.0)
     high = max(scores, default=0.0)
@@ -153,6 +165,9 @@ def minmax(scores: Sequence[float]) -> list[float]:
 def mix(
     lexical: Sequence[float], neural: Sequence[float], weight: float
 ) -> list[float]:
-    """``weight`` · neural + (1 − ``weight``) · lexical, both already normalised."""
+    """Return ``weight`` · neural + (1 − ``weight``) · lexical of each pair.
+
+    Both lists must already be normalised and of the same length.
+    """
     pairs = zip(lexical, neural, strict=True)
     return [weight * new + (1 - weight) * first for first, new in pairs]

@@ -1,4 +1,4 @@
-"""The contract of a model: it scores lists of posts.
+"""The interface of every model, which scores lists of posts.
 
 :class:`tweetrerank.rerankers.trees.boosting.Trees` and
 :class:`tweetrerank.rerankers.networks.network.Network` implement it. Users hold a
@@ -27,13 +27,14 @@ from tweetrerank.rerankers.text.vocabulary import Idf
 Reads = Literal["posts", "lists", "searches"]
 """How a model reads candidates.
 
-``posts``: each post alone, to mix with a first stage's scores. ``lists``: a whole list
-of candidates, with scores or order of their first stage, or neither. ``searches``: the
-scores of several searches, whose best posts are its candidates.
+``posts``: it scores each post alone, and its scores are mixed with the first stage's.
+``lists``: it reads a whole list of candidates, with the scores of a first stage, with
+their order only, or with neither. ``searches``: it reads the scores of several
+searches. The best posts of these searches are its candidates.
 """
 
 Progress = Callable[[int], object]
-"""Callback with the number of pairs scored since the last call."""
+"""Callback that gets the number of pairs scored since its last call."""
 
 Scores = npt.NDArray[np.floating]  # [P]
 
@@ -44,14 +45,14 @@ PROBE = Pairs(
     query_index=np.zeros(2, np.int64),
     post_index=np.arange(2),
 )
-"""Pairs that show whether a model works."""
+"""Two pairs that are scored to find out whether a model works."""
 
 # Files of a network in a checkpoint
 VOCABULARY = "vocabulary.json"
 WEIGHTS = "model.safetensors"
 
 TUNING_FILE = "lambda.json"
-"""File in a checkpoint's folder with the tuned λ and its provenance."""
+"""File in a checkpoint's folder that has the tuned λ and says where it comes from."""
 
 
 def silent(pairs_done: int) -> None:
@@ -71,9 +72,10 @@ class Model(ABC):
     """Content of the checkpoint's ``metrics.json``."""
     directory: Path = Path()  # Folder of the checkpoint
     resources: Resources = dataclasses.field(default_factory=dict)
-    """Knowledge of a collection, for pairs that come without it."""
+    """Knowledge of a collection, used for pairs that bring none."""
     read_again: Callable[..., Model] | None = None
-    """Reads the checkpoint in another process. None: the model has no checkpoint."""
+    """Function that reads the checkpoint in another process; None without a checkpoint.
+    """
 
     @property
     @abstractmethod
@@ -87,12 +89,12 @@ class Model(ABC):
 
     @property
     def description(self) -> str:
-        """Use of the first stage's scores, for reports."""
+        """Sentence for reports on how the model uses the first stage's scores."""
         return "λ = 1 (its score contains the first stage's)"
 
     @abstractmethod
     def score(self, pairs: Pairs, progress: Progress = silent) -> Scores:
-        """Return the scores [P] of the pairs; higher is better.
+        """Return the scores [P] of the pairs; a higher score is better.
 
         Raises RerankerError if a score is not a finite number, or if a batch does not
         fit into memory.
@@ -104,19 +106,20 @@ class Model(ABC):
         progress: Progress = silent,
         first_stage: str = "first stage",
     ) -> Iterator[tuple[str, Scores]]:
-        """Yield name and scores [P] of each step; the last step is the result.
+        """Yield (name, scores [P]) of each step of the scoring; the last is the result.
 
-        ``first_stage`` is the name of the search that found the pairs.
+        ``first_stage`` is the name of the search that found the pairs. It becomes part
+        of the name of a mixture.
         """
         yield self.name, self.score(pairs, progress)
 
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
-        """File name -> content of the model's files in a checkpoint."""
+        """Return the content of the model's files in a checkpoint, by file name."""
 
     @property
     def reads_given(self) -> bool:
-        """Whether texts, with scores and order of a first stage, suffice as input."""
+        """Whether texts suffice as input, with scores or order of one first stage."""
         if self.reads == "posts":
             return self.signals <= {PRIOR}
         return self.reads == "lists"
@@ -127,10 +130,10 @@ class Model(ABC):
         return ""
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Explain the scores of the pairs ``rows``; None if the model cannot.
+        """Explain the scores of the pairs ``rows``; return None if the model cannot.
 
-        ``pairs`` are the whole list of one query, since other posts of a list may
-        change a post's score.
+        ``pairs`` must be the whole list of one query, because the other posts of a list
+        may change a post's score.
         """
         return None
 
@@ -145,7 +148,10 @@ class Model(ABC):
         return numbers_of(self.signals)
 
     def unknown_numbers(self, pairs: Pairs) -> str:
-        """Message about posts without a number that the model reads; "" for none."""
+        """Return a message on how many posts lack each number that the model reads.
+
+        The message is "" if no number is missing.
+        """
         missing = []
         for name in self.numbers:
             count = _unknown_count(pairs, name)
@@ -159,24 +165,34 @@ class Model(ABC):
         )
 
     def remembering(self, max_bytes: int) -> Self:
-        """Return the model with a cache of the posts it reads, if that saves work."""
+        """Return the model with a cache of the posts it reads, of ``max_bytes`` at
+        most.
+
+        A model that gains nothing by a cache returns itself.
+        """
         return self
 
     @property
     def counts(self) -> Counter[str]:
-        """``hits`` and ``misses`` of cached posts, and ``bytes`` of the cache."""
+        """``hits`` and ``misses`` of the cache, and its size in ``bytes``.
+
+        The counter is empty if there is no cache.
+        """
         return Counter()
 
     def warm_up(self) -> None:
-        """Score a few pairs, so that the first request is not slower than others."""
+        """Score a few pairs, so that the first request is as fast as later ones."""
         self.score(PROBE)
 
     def tuned_weight(self) -> float | None:
-        """The λ tuned with the checkpoint; None if the model is never mixed."""
+        """Return the λ tuned with the checkpoint; None if the model is never mixed."""
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled or copied model is its folder, which the other process reads."""
+        """Pickle or copy the model as its folder, which the other process reads.
+
+        Raises RerankerError if the model has no folder.
+        """
         if self.read_again is None or not (self.directory / "config.json").exists():
             raise RerankerError(
                 f"{self.name} has no folder and cannot be copied to another process; "
@@ -197,7 +213,7 @@ class Model(ABC):
 
 
 def _unknown_count(pairs: Pairs, name: str) -> int:
-    """Number of posts whose number ``name`` is not known."""
+    """Return how many of the pairs lack the number ``name``."""
     values = pairs.signals.get(NUMBER + name)
     if values is None:
         return len(pairs)

@@ -1,4 +1,4 @@
-"""(query, post) pairs to score, their signals, and their lists by query."""
+"""(query, post) pairs that a model scores, with their signals and lists by query."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,25 +14,27 @@ Rows = npt.NDArray[np.int64]
 
 # Signals of a candidate
 FIRST_STAGE = "first_stage"  # Score of the first stage
-ORDER = "order"  # Place in the first stage's list, from 1; NaN if it has no meaning
-PRIOR = "prior"  # Mean prior over the runs to rerank; see prior_of_rank()
+ORDER = "order"  # Place in the first stage's list, from 1; NaN if there is no order
+PRIOR = "prior"  # Mean of prior_of_rank() over the runs to rerank
 
 NUMBER = "number:"
-"""Prefix of a numeric field of posts, ``number:likes``: the signal, and the feature
-family that reads it."""
+"""Prefix of the name of a numeric field of posts, as in ``number:likes``. The signal
+and the feature family that reads it have the same name."""
 
-_LARGEST = 1e30  # Features are rounded in single precision
+# Largest size of a number. Features are in single precision, and rounding multiplies
+# them.
+_LARGEST = 1e30
 _READERS: Sequence[Callable[[str], object]] = (float, datetime.fromisoformat)
 
 FREQUENCIES = "frequencies"
 Resources = Mapping[str, Any]
-"""Knowledge of a collection, by name, for feature families.
+"""What feature families may know about a collection, by name.
 
 ``adapted``: word vectors (:class:`tweetrerank.rerankers.text.spaces.WordSpace`).
 ``judged``: posts that were judged for other topics
-(:class:`tweetrerank.rerankers.features.judged.JudgedPosts`). Features of a missing
-resource are unknown. In a training, which mixes collections, ``frequencies`` of words
-replace the model's.
+(:class:`tweetrerank.rerankers.features.judged.JudgedPosts`). ``frequencies``: word
+frequencies that replace the model's. Only a training uses these, because it mixes
+collections. The features of a missing resource are unknown (NaN).
 """
 
 
@@ -46,20 +48,20 @@ class Pairs:
     query_index: Rows  # [P] row of ``queries``
     post_index: Rows  # [P] row of ``texts`` and ``urls``
     signals: Mapping[str, npt.NDArray[np.floating]] = field(default_factory=dict)
-    """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``.
+    """Name -> scores [P] of other rankers, or numbers of the posts.
 
-    A missing signal is 0. For the families ``given``, ``signal:NAME`` and
-    ``number:NAME`` it is unknown, as NaN is.
+    Most families take a missing signal for 0. The families ``given``, ``signal:NAME``
+    and ``number:NAME`` treat a missing signal as unknown, just like NaN.
     """
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
     resources: Sequence[Resources] = ()
-    """[Q] knowledge of each query's collection; empty if there is none."""
+    """Resources of each query's collection [Q]; empty if there are none."""
 
     def __len__(self) -> int:
         return len(self.query_index)
 
     def with_resources(self, defaults: Resources) -> Self:
-        """Return the pairs with default resources, which those of a query override."""
+        """Return the pairs with ``defaults`` for the resources that a query lacks."""
         if not defaults:
             return self
         resources = self.resources or [{}] * len(self.queries)
@@ -67,7 +69,7 @@ class Pairs:
         return replace(self, resources=merged)
 
     def take(self, rows: Rows) -> Self:
-        """Return the pairs ``rows`` [B], with all texts."""
+        """Return the pairs ``rows`` [B]. All queries and texts are kept."""
         return replace(
             self,
             query_index=self.query_index[rows],
@@ -76,7 +78,10 @@ class Pairs:
         )
 
     def alone(self, rows: Rows) -> Self:
-        """Return the pairs ``rows`` [B] with the texts they use, in their order."""
+        """Return the pairs ``rows`` [B], and keep only the texts that they use.
+
+        The texts keep their order. All queries are kept.
+        """
         posts, post_index = np.unique(self.post_index[rows], return_inverse=True)
 
         def used(column: Sequence[str]) -> Sequence[str]:
@@ -94,10 +99,11 @@ class Pairs:
 
 
 def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:
-    """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1).
+    """Return the prior 1 / ln(r + 1) of the post at each rank r of a run.
 
-    Severyn & Moschitti (2015), section 5, "submission run as a feature". Posts outside
-    of the run have the prior 0; priors of several runs are averaged.
+    Ranks count from 1. This is the "submission run as a feature" of Severyn & Moschitti
+    (2015), section 5. A caller gives posts outside the run the prior 0, and averages
+    the priors of several runs.
     """
     return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
 
@@ -105,9 +111,10 @@ def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:
 def places_of(
     query_index: Rows, scores: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float32]:
-    """The signal ``ORDER``: [P] place of each pair in its query's list, from 1.
+    """Return the place of each pair in its query's list [P], for the signal ``ORDER``.
 
-    The highest of the ``scores`` [P] is first. Equal scores keep their order.
+    The pair with the highest of the ``scores`` [P] has place 1. Ties keep the order of
+    the pairs.
     """
     places = np.empty(len(query_index), dtype=np.float32)
     for rows in lists_of(query_index, -scores):
@@ -116,9 +123,10 @@ def places_of(
 
 
 def lists_of(query_index: Rows, key: npt.NDArray[Any] | None = None) -> list[Rows]:
-    """Rows of each query's pairs, by an ascending ``key`` [P].
+    """Return the rows of each query's pairs, one array for each query.
 
-    Equal keys keep their order.
+    The rows of a query are in ascending order of ``key`` [P], if given. Ties keep the
+    order of the pairs.
     """
     if not len(query_index):
         return []
@@ -129,16 +137,17 @@ def lists_of(query_index: Rows, key: npt.NDArray[Any] | None = None) -> list[Row
 
 
 def numbers_of(signals: Iterable[str]) -> list[str]:
-    """Names of the numeric fields among signals, sorted."""
+    """Return the sorted names of the numeric fields that are among the signals."""
     numbers = [name for name in signals if name.startswith(NUMBER)]
     return sorted(name.removeprefix(NUMBER) for name in numbers)
 
 
 def number_of(value: object) -> float:
-    """Read a numeric field; NaN for anything else, and above 1e30.
+    """Return the value of a numeric field as a float.
 
-    A text is read as a number or as an ISO date. A flag is 0 or 1, a date is in seconds
-    since the epoch; without a time zone it is in UTC.
+    A text is read as a number or as an ISO date. A flag becomes 0 or 1. A date becomes
+    the seconds since 1970; it is taken to be in UTC if it has no time zone. The result
+    is NaN for anything else, and for numbers beyond ±1e30.
     """
     if isinstance(value, str):
         return _number_of_text(value.strip())

@@ -1,6 +1,7 @@
-"""Names of all models: the files of ``networks/models`` and of ``trees``.
+"""Find models by name.
 
-The name of a model's file is its name on every command line.
+A model is a file of ``networks/models`` or one of three files of ``trees``. The name of
+the file is the model's name on every command line.
 """
 
 import importlib
@@ -15,7 +16,7 @@ NETWORKS = Path(__file__).parent / "networks" / "models"
 
 
 def names() -> list[str]:
-    """Names of the models, sorted."""
+    """Return the names of all models, sorted."""
     networks = []
     for module in pkgutil.iter_modules([str(NETWORKS)]):
         if not module.name.startswith("_"):
@@ -24,12 +25,13 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Any:
-    """Return the class of a model, which its file calls ``Model``.
+    """Return the class of a model. Its name in the model's file is ``Model``.
 
-    The class has ``configurations``. It is a subclass of
+    The class is a subclass of
     :class:`tweetrerank.rerankers.networks.base.Reranker` or of
-    :class:`tweetrerank.rerankers.trees.boosting.Trees`. Raises RerankerError for an
-    unknown name, and for a network if PyTorch is missing.
+    :class:`tweetrerank.rerankers.trees.boosting.Trees`. Its ``configurations`` are the
+    hyperparameters by name. Raises RerankerError for an unknown name, and for a network
+    if PyTorch is missing.
     """
     if name not in names():
         raise RerankerError(
@@ -50,14 +52,15 @@ def find(name: str) -> Any:
 
 
 def is_network(name: str) -> bool:
-    """Whether a model of this name is computed by PyTorch."""
+    """Return whether the name is that of a network, which needs PyTorch."""
     return name in names() and name not in TREES
 
 
 def reads(name: str) -> Any:
-    """How a model reads candidates (:data:`tweetrerank.rerankers.model.Reads`).
+    """Return how a model reads candidates; None if there is no model of this name.
 
-    None if there is no model of this name.
+    The values are those of :data:`tweetrerank.rerankers.model.Reads`. The answer needs
+    no PyTorch, because every network reads single posts.
     """
     if name in TREES:
         return find(name).reads

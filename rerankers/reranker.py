@@ -1,4 +1,4 @@
-"""A trained model for users: a query and posts in, a ranking or scores out."""
+"""The class that users hold: it ranks or scores posts by a trained model."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ from tweetrerank.rerankers.reranker_error import RerankerError, warn
 from tweetrerank.rerankers.text.passages import best_passages
 
 Post = str | tuple[str, str | None] | Mapping[str, object]
-"""A post: its text, (text, URL), or a record with ``text`` and optionally ``url``.
+"""A post is a text, a (text, URL) tuple, or a record with ``text`` and perhaps ``url``.
 
-A URL of None is no URL. The ``id`` of a record comes back with the ranked post.
+A URL of None means that the post has none. The ``id`` of a record comes back with the
+ranked post.
 """
 
 FEW = 2000
-"""Number of pairs up to which :meth:`Reranker.predict` scores block after block, as a
-service does. For more pairs it computes repeated posts only once."""
+"""Largest number of pairs that :meth:`Reranker.predict` scores on one thread, with a
+cache of words. For more pairs it uses all threads and reads a repeated post only once.
+"""
 
 
 class _Ranked(NamedTuple):
@@ -49,8 +51,8 @@ class _Ranked(NamedTuple):
 class RankedPost(_Ranked):
     """A post with its score and its index in the list that was ranked.
 
-    ``id`` is the ``id`` or ``doc_id`` of a record, else None. It is no item of the
-    tuple.
+    The attribute ``id`` is the ``id`` or ``doc_id`` of a record, or None for other
+    posts. It is not an item of the tuple.
     """
 
     id: object = None
@@ -92,12 +94,13 @@ class Reranker:
         weight: float | None = None,
         in_order: bool = False,
     ) -> list[RankedPost]:
-        """Rank posts for a query, best first; posts of equal scores keep their order.
+        """Return the posts for a query, best first. Ties keep the order of the posts.
 
-        Posts are texts, (text, URL), or records with ``text``, ``url`` and the
-        :attr:`numbers` of the model. ``top_k`` None returns all. For a first stage's
-        ``scores``, the model's share ``weight``, ``in_order`` and errors see
-        :meth:`predict`.
+        Each post is a text, a (text, URL) tuple, or a record with ``text``, ``url`` and
+        the :attr:`numbers` of the model. At most ``top_k`` posts are returned; None
+        returns all. For the first-stage ``scores``, the model's share ``weight``,
+        ``in_order`` and errors see :meth:`predict`. Also raises RerankerError if the
+        query is not a text, ``posts`` is not a list, or ``top_k`` is negative.
         """
         _check_query(query)
         posts = _list_of_posts(posts)
@@ -117,21 +120,24 @@ class Reranker:
         weight: float | None = None,
         in_order: bool = False,
     ) -> Scores:
-        """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
+        """Return a score for each (query, post) pair, in the same order [P].
 
-        With the ``scores`` [P] of a first stage, the result is their mixture:
-        λ · model + (1 − λ) · first stage, both scaled to [0, 1] over the pairs of each
-        query. λ is ``weight``, or the one tuned with the checkpoint.
+        A higher score is better. If the ``scores`` [P] of a first stage are given, both
+        kinds of scores are mixed: λ · model + (1 − λ) · first stage. Before that, each
+        is scaled to [0, 1] over the pairs of a query. λ is ``weight``, or by default
+        the one tuned with the checkpoint.
 
-        Models over features take the pairs of a query as its list of candidates, and
-        the scores as a feature. Their score is the result unless there is a
-        ``weight``. ``window`` needs no scores; it reads an order, best first, if the
-        pairs are ``in_order``. Other models over features lack the scores of the
-        lexical rankers, rank worse, and warn.
+        A model over features takes all pairs of a query as its list of candidates, and
+        reads the first-stage scores as a feature. Its score is the result, unless
+        ``weight`` asks for a mixture. ``window`` needs no scores. If ``in_order`` is
+        true, the pairs come best first, and ``window`` reads this order. The other
+        models over features were trained with the scores of lexical rankers. They rank
+        worse without them, and a warning says so.
 
-        For forms of a post see :meth:`rank`. A text of more than 1,000 characters has
-        the score of its best passage. Raises RerankerError for a malformed pair or
-        score, and for scores without a λ.
+        :meth:`rank` describes the forms of a post. A text of more than 1,000 characters
+        gets the score of its best passage. Raises RerankerError for a malformed pair,
+        for a score that is not a finite number, for ``scores`` if the checkpoint has no
+        tuned λ, and for a ``weight`` outside [0, 1] or without ``scores``.
         """
         if not isinstance(pairs, Iterable):
             raise RerankerError(
@@ -157,7 +163,10 @@ class Reranker:
             return model.score(distinct)
 
     def _numbers_of(self, pairs: Sequence[tuple[str, Post]]) -> dict[str, Scores]:
-        """Numeric fields of posts that are records: signal -> [P]."""
+        """Return the values [P] of each numeric field, by signal name.
+
+        Posts that are not records have NaN.
+        """
         if not self.numbers:
             return {}
         records: list[Mapping[str, object]] = []
@@ -170,12 +179,15 @@ class Reranker:
 
     @cached_property
     def _remembering_words(self) -> Model:
-        """The model with a cache of words, but of no posts."""
+        """The model with a cache of words, but without a cache of posts."""
         return self.model.remembering(0)
 
 
 def _threads(is_few: bool) -> AbstractContextManager[object]:
-    """For few pairs, waiting for a second thread takes longer than its share."""
+    """Return a context in which few pairs are scored on one thread.
+
+    For so few pairs, waiting for a second thread takes longer than the work it does.
+    """
     if is_few:
         return one_thread_each()
     return nullcontext()
@@ -190,7 +202,10 @@ def _mixture(model: Model, weight: float | None) -> Model:
 def _first_stage_signals(
     pairs: Pairs, scores: Scores | None, in_order: bool
 ) -> dict[str, Scores]:
-    """Signals of a first stage's scores, or of the order of the pairs: name -> [P]."""
+    """Return the signals [P] that the first-stage scores or the order give, by name.
+
+    The scores give their own order, so ``in_order`` counts only without scores.
+    """
     if scores is not None:
         places = places_of(pairs.query_index, scores)
         prior = prior_of_rank(places.astype(np.int64))
@@ -201,7 +216,7 @@ def _first_stage_signals(
 
 
 def _warn_of_missing(model: Model, pairs: Pairs) -> None:
-    """Warn of signals that the model was trained with and the pairs lack."""
+    """Warn if the model was trained with signals or numbers that the pairs lack."""
     if isinstance(model, Mixed):
         model = model.model
     missing = sorted(model.signals - pairs.signals.keys())
@@ -227,7 +242,7 @@ def _ranked_post(index: int, score: float, post: Post) -> RankedPost:
 
 
 def short(value: object) -> str:
-    """The beginning of a value, for messages."""
+    """Return the ``repr`` of a value for messages, cut to 60 characters."""
     text = repr(value)
     if len(text) <= 60:
         return text
@@ -240,10 +255,11 @@ def _check_query(query: object) -> None:
 
 
 def _list_of_posts(posts: Iterable[Post]) -> list[Post]:
-    # The items of a mapping are its keys.
+    # A mapping is refused, because iterating over it would yield its keys.
     if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
         raise RerankerError(f"posts: {short(posts)} is no list of posts")
-    return list(posts)  # In a pandas.Series, a number is a label.
+    # A copy, because an index into a pandas.Series would be taken for a label.
+    return list(posts)
 
 
 def _check_top_k(top_k: object) -> None:
@@ -267,7 +283,11 @@ def _check_weight(weight: float | None, has_scores: bool) -> None:
 
 
 def _checked_scores(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
-    """First-stage scores as an array [P]."""
+    """Return the first-stage scores as an array [P].
+
+    Raises RerankerError unless there are ``count`` numbers that are finite in single
+    precision.
+    """
     try:
         values = np.array(list(scores), dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
@@ -285,7 +305,11 @@ def _checked_scores(scores: Iterable[float], count: int) -> npt.NDArray[np.float
 
 
 def _distinct(pairs: Sequence[object]) -> Pairs:
-    """Checked pairs, each query and post once; long texts become their best passage."""
+    """Check the pairs and number their distinct queries and posts.
+
+    A long text is replaced by its best passage for the query. Raises RerankerError for
+    a malformed pair.
+    """
     queries: list[str] = []
     texts: list[str] = []
     urls: list[str] = []
@@ -324,7 +348,10 @@ def _checked_pair(pair: object) -> tuple[str, object]:
 
 
 def _text_and_url(post: object) -> tuple[str, str]:
-    """A post's text and its URL ("" without one), checked."""
+    """Return (text, URL) of a post; the URL is "" if the post has none.
+
+    Raises RerankerError if the post has no text.
+    """
     if isinstance(post, str):
         return post, ""
     text: object = None

@@ -1,4 +1,4 @@
-"""The error of this package for mistakes of its users, and its warnings."""
+"""The error that this package raises for its users' mistakes, and its warnings."""
 
 import sys
 import warnings
@@ -9,12 +9,12 @@ _PACKAGE = "tweetrerank.rerankers"
 class RerankerError(Exception):
     """A checkpoint, a vocabulary or an input cannot be used.
 
-    The message is for a person: what was wrong, where, and what to do about it.
+    The message tells a person what was wrong, where, and what to do about it.
     """
 
 
 def warn(message: str) -> None:
-    """Issue a RuntimeWarning at the first caller outside of this package."""
+    """Issue a RuntimeWarning that points at the first caller outside this package."""
     level = 2
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(_PACKAGE):

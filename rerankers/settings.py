@@ -1,4 +1,4 @@
-"""Settings that check their values: hyperparameters of models and of their training."""
+"""Settings that check their own values, such as the hyperparameters of a model."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,31 +9,32 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 
 
 def named(**values: Any) -> Mapping[str, Any]:
-    """Configurations or settings by name; the first configuration is the default."""
+    """Return configurations or settings by name. The first one is the default."""
     return values
 
 
 def one_of(*choices: str) -> Any:
-    """A setting with named values, the first of them by default."""
+    """Declare a setting that must be one of ``choices``. The first is the default."""
     return field(default=choices[0], metadata={"choices": choices})
 
 
 def at_least(least: float, default: float, most: float = math.inf) -> Any:
-    """A setting with a least value, and optionally a greatest."""
+    """Declare a setting with a lowest allowed value and perhaps a highest, ``most``."""
     return field(default=default, metadata={"range": (least, most)})
 
 
 def above_zero(default: float, most: float = math.inf) -> Any:
-    """A setting with a value above 0, and optionally a greatest."""
+    """Declare a setting that must be above 0, and perhaps not above ``most``."""
     return at_least(math.nextafter(0, 1), default, most)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Base class of settings.
+    """Base class of settings, which are checked when an object is made.
 
-    Raises RerankerError that names all impossible values and combinations together.
-    Limits hold in subclasses, which may have other defaults.
+    Making an object raises RerankerError if a value or a combination of values is
+    impossible. One error lists all such problems. A subclass may change the default of
+    a setting, but not its limits.
     """
 
     def __post_init__(self) -> None:
@@ -55,9 +56,9 @@ class Checked:
                     yield f"setting {name}: found {value!r}, expected {expected}"
 
     def _limits(self) -> dict[str, Mapping[str, Any]]:
-        """Name of a setting -> its choices or range.
+        """Return the choices or the range of each setting, by name.
 
-        The limits of a base class hold, whatever the subclass declares.
+        The limits of a base class override those that a subclass declares.
         """
         limits: dict[str, Mapping[str, Any]] = {}
         for kind in type(self).__mro__:
@@ -67,7 +68,7 @@ class Checked:
 
 
 def _described_range(least: float, most: float) -> str:
-    """``a number of at least 2, 64 at most``, for messages."""
+    """Describe a range for messages: ``a number of at least 2, 64 at most``."""
     text = f"a number of at least {least}"
     if 0 < least < 1:
         text = "a number above 0"

@@ -1,4 +1,4 @@
-"""Ranking of short posts: texts in, scores out; topics in, a ranking out.
+"""Rank short posts: score texts for a query, or rank a collection for its topics.
 
     reranker = tweetrerank.load()
     best = reranker.rank("storm warning", ["my coffee is cold", "Storm warning"])
@@ -8,9 +8,10 @@
     tweetrerank.write_run("mine.run", ranking.run)
     print(tweetrerank.evaluate(ranking, "AP", "P@30"))
 
-Types, also in this module: Collection, Evaluation, Hit, Post, RankedPost, Ranker,
-Ranking, Reranker, Topic; and the errors DataError (a file or an index cannot be used),
-RerankerError (a model or its input cannot be used) and UsageError (wrong arguments).
+This module also has the types Collection, Evaluation, Hit, Post, RankedPost, Ranker,
+Ranking, Reranker and Topic, and three errors: DataError (a file or an index cannot be
+used), RerankerError (a model or its input cannot be used) and UsageError (an argument
+is wrong).
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ __all__ = [
 
 _ROOT = Path(__file__).parent.parent
 if not (_ROOT / "tweetrerank" / "pipeline").exists():
-    # In a checkout the three packages lie next to this one, in a wheel inside of it.
+    # In a checkout, indexes, pipeline and rerankers lie next to this package. In a
+    # wheel they lie inside it.
     __path__.append(str(_ROOT))
 
 _TYPES = {
@@ -69,14 +71,14 @@ _TYPES = {
     "Topic": "indexes.methods",
     "UsageError": "pipeline.usage_error",
 }
-# Type -> its module. Types are imported when they are first used, functions import
-# when they are called, so that importing the package takes no time.
+# Maps each type to its module. A type is imported when it is first used, and a function
+# imports what it needs when it is called. So importing the package takes no time.
 
 
 def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Reranker:
     """Load a trained reranker by name (window, mp_hcnn, sm_cnn, …) or from a folder.
 
-    The device of a network may be "cuda". Raises RerankerError.
+    A network may also run on the device "cuda". Raises RerankerError.
     """
     from tweetrerank import rerankers
 
@@ -96,12 +98,12 @@ def open_collection(
     ir_dataset: str | IrDataset | None = None,
     signals: Sequence[str] = (),
 ) -> Collection:
-    """Open a collection by name ("mb2012") or file, or make one of posts in memory.
+    """Open a collection by name ("mb2012") or file, or make one from posts in memory.
 
-    posts are records with "id", "text" and optionally "url"; topics are query_id ->
-    text, qrels query_id -> doc_id -> grade, or rows of each. beir is a folder of BEIR,
-    index one of an index, engine the address of a search engine. Raises UsageError
-    and DataError. See tweetrerank.pipeline.collections.named.
+    Each post is a record with "id", "text" and optionally "url". topics maps query ids
+    to texts; qrels maps query ids to doc ids to grades. Both may also be rows. beir is
+    a BEIR folder, index the folder of an index, and engine the address of a search
+    engine. Raises UsageError or DataError. See tweetrerank.pipeline.collections.named.
     """
     from tweetrerank.pipeline.collections import named
 
@@ -132,12 +134,12 @@ def ranker(
     device: str = "auto",
     threads: int | None = None,
 ) -> Ranker:
-    """Make the ranker of a collection; by default the best there is.
+    """Make a ranker for a collection, by default the best one available for it.
 
-    reranker is the name of a model, or "none" for the first stage alone; first_stage is
-    "ql", "bm25", "rm3" or "axiom"; weight is λ, the share of the new score (default:
-    tuned); candidates is a TREC run to rerank in place of a search. Raises UsageError,
-    DataError, RerankerError. See tweetrerank.pipeline.ranking.build.
+    reranker is a model's name, or "none" for the first stage alone. first_stage is
+    "ql", "bm25", "rm3" or "axiom". weight is λ, the share of the new score (by default
+    the tuned one). candidates is a TREC run to rerank in place of a search. Raises
+    UsageError, DataError or RerankerError. See tweetrerank.pipeline.ranking.build.
     """
     from tweetrerank.pipeline.ranking import build
 
@@ -163,7 +165,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure every stage of a ranking, or a run against qrels ("AP", "P@30", …).
 
-    Raises DataError without judgments, UsageError for an unknown measure.
+    Raises DataError if there are no judgments, and UsageError for an unknown measure.
     """
     from tweetrerank.pipeline.ranking import stage_table
 
@@ -171,14 +173,14 @@ def evaluate(
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a TREC run: query_id -> doc_id -> score. Raises DataError."""
+    """Read a TREC run: query id -> doc id -> score. Raises DataError."""
     from tweetrerank.pipeline.collections import trec
 
     return trec.read_run(path)
 
 
 def write_run(path: str | Path, run: Run, tag: str = "tweetrerank") -> None:
-    """Write a TREC run atomically, in an order that trec_eval reads back."""
+    """Write a TREC run atomically. trec_eval will read its posts in the same order."""
     from tweetrerank.pipeline.collections import trec
 
     trec.write_run(path, run, tag)
@@ -196,10 +198,10 @@ def train(
     threads: int | None = None,
     output: Path | None = None,
 ) -> Path:
-    """Train a model on a collection's judgments; returns its folder.
+    """Train a model on a collection's judgments and return the model's folder.
 
-    Prints the gain on held-out topics. settings are "NAME=VALUE". Raises UsageError,
-    DataError, RerankerError.
+    The gain on held-out topics is printed. Each setting is a text "NAME=VALUE". Raises
+    UsageError, DataError or RerankerError.
     """
     from tweetrerank.pipeline import library
 
@@ -224,9 +226,9 @@ def adapt(
     device: str = "auto",
     threads: int | None = None,
 ) -> None:
-    """Fit word vectors to a collection's posts, by a sentence transformer.
+    """Fit word vectors to a collection's posts by means of a sentence transformer.
 
-    posts is the number of posts to encode, at most. Raises UsageError, DataError.
+    posts is the largest number of posts to encode. Raises UsageError or DataError.
     """
     from tweetrerank.pipeline import library
 

@@ -1,13 +1,14 @@
-"""Features of candidates, in families of one subject.
+"""Compute the features of candidates. A family has the features of one subject.
 
-To add a family, write a function in the module of its subject and decorate it with
+To add a family, write a function in the module of its subject, and decorate it with
 :func:`tweetrerank.rerankers.features.family.family`. The function's name is the
 family's name, and the decorator lists its features. The function gets a
-:class:`tweetrerank.rerankers.features.candidates.CandidateList` and returns one column
-of numbers for each feature, which its docstring explains. A new module is added to
-``_MODULES`` below; a model reads the family if its setting ``families`` names it. The
-tests of the registry in ``tests/rerankers/test_features.py`` cover it without new code;
-add plain loops for it to ``tests/helpers/naive_features.py``.
+:class:`tweetrerank.rerankers.features.candidates.CandidateList`. It returns one column
+of numbers for each feature, and its docstring explains them. Add a new module to
+``_MODULES`` below. A model reads the family if its setting ``families`` names it.
+
+The tests of the registry in ``tests/rerankers/test_features.py`` cover a new family
+without new code. Also add it to ``tests/helpers/naive_features.py``, in plain loops.
 """
 
 from __future__ import annotations
@@ -59,13 +60,16 @@ Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 _MODULES = (feedback, judged, matches, meaning, quality, signals, temporal)
-"""Modules with families, which are registered when the modules are imported."""
+"""Modules that define families. Importing a module registers its families."""
 
-MANY = 10_000  # Pairs of each process, which takes half a second for them
+# Least number of pairs for each process. A process takes half a second for them.
+MANY = 10_000
 
 DECIMALS = 4
-"""Decimals of features that trees read: the order of additions in a sum changes no
-score.
+"""Number of decimals to which features are rounded.
+
+The order of additions in a sum changes its last digits. After rounding, it does not
+change the scores of trees.
 """
 
 
@@ -77,18 +81,23 @@ class FeatureTable(NamedTuple):
 
 
 class CandidateLists:
-    """The candidates of each query, whose features depend on one another.
+    """The lists of candidates of all queries, and their features.
+
+    The features of a candidate depend on the other candidates of its list.
 
     Args:
-        pairs: P pairs, in any order; those of one query are its list of candidates.
-        chosen: names of families, in the order of the columns. RerankerError for an
-            unknown name.
+        pairs: P pairs in any order. All pairs of a query are its list of candidates.
+        chosen: names of families, in the order of the columns.
         idf: source of IDF.
-        recent: posts read by earlier calls. None: all posts are read.
+        recent: cache of the posts that earlier calls read. None: there is no cache, and
+            all posts are read at once.
 
     Attributes:
-        names: of the K features.
-        rows: rows of the pairs of each list, ordered by post.
+        names: names of the K features.
+        rows: for each list, the rows of its pairs, ordered by post.
+
+    Raises:
+        RerankerError: the name of a family is unknown.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class CandidateLists:
         self._pairs = pairs
         self._families = [find(name) for name in chosen]
         if chosen:
-            # In a fixed order, because rounding of sums depends on it.
+            # Posts are in a fixed order, because the rounding of sums depends on it.
             self.rows = lists_of(pairs.query_index, pairs.post_index)
         if self.rows:
             self._open_tables(idf, recent)
@@ -120,12 +129,15 @@ class CandidateLists:
             self._read = recent.reader(pairs, self._words)
         else:
             self._words = WordTable(idf)
-            # All posts are read together, because queries share posts.
+            # All posts are read together, because queries may share posts.
             posts = PostTable.read(pairs.texts, pairs.urls, self._words)
             self._read = posts.take
 
     def features(self, rows: Rows) -> Floats:
-        """Return the rounded features of one of the lists: [N, K]."""
+        """Return the rounded features of one list [N, K].
+
+        ``rows`` is an item of :attr:`rows`.
+        """
         candidates = self.candidates(rows)
         shape = (len(self.names), len(rows))
         values = np.empty(shape, dtype=np.float32)
@@ -137,12 +149,13 @@ class CandidateLists:
         return values.round(DECIMALS).T
 
     def candidates(self, rows: Rows) -> CandidateList:
-        """Return one of the lists."""
+        """Return one list. ``rows`` is an item of :attr:`rows`."""
         pairs = self._pairs
         query = int(pairs.query_index[rows[0]])
         posts = pairs.post_index[rows]
         numbers = posts.tolist()
-        # A mixture reads the first stage's scores in double precision.
+        # Features are in single precision. The pairs keep double precision, in which a
+        # mixture reads the first stage's scores.
         list_signals = {
             name: values[rows].astype(np.float32)
             for name, values in pairs.signals.items()
@@ -168,11 +181,11 @@ def of_lists(
     recent: RecentPosts | None = None,
     function: Callable[[Floats], Floats] = np.asarray,
 ) -> Iterator[tuple[Rows, Floats]]:
-    """Yield the rows [N] of each query's pairs, and a function of their features [N,
-    K].
+    """Yield (rows [N] of its pairs, result of ``function``) for each query.
 
-    Large inputs are shared by several processes. The other arguments and errors are
-    those of :class:`CandidateLists`.
+    ``function`` gets the features [N, K] of the query's list; by default it returns
+    them. Large inputs are shared among processes, so queries come in any order. The
+    other arguments and errors are those of :class:`CandidateLists`.
     """
 
     def compute(part: Rows) -> Iterator[tuple[Rows, Any]]:
@@ -213,7 +226,10 @@ def _compute(
 
 
 def _shares(pairs: Pairs, count: int) -> list[Rows]:
-    """Rows of the pairs of each process; all pairs of a query are in one share."""
+    """Return the rows of the pairs of each process.
+
+    All pairs of a query are in one share. There are at most as many shares as queries.
+    """
     lists = lists_of(pairs.query_index)
     shares = []
     for number in range(min(count, len(lists))):
@@ -228,8 +244,8 @@ def table(
 ) -> FeatureTable:
     """Return the features of all pairs.
 
-    ``idf``: for queries whose resources have no ``frequencies``. The other arguments
-    and errors are those of :class:`CandidateLists`.
+    ``idf`` is the source of IDF for queries whose resources have no ``frequencies``.
+    The other arguments and errors are those of :class:`CandidateLists`.
     """
     names = names_of(chosen)
     shape = (len(pairs), len(names))

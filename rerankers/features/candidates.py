@@ -1,4 +1,4 @@
-"""Candidates of a query, with the properties that several families of features read."""
+"""A query's list of candidates, with the properties that several families read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,60 +25,69 @@ Array = npt.NDArray[Any]
 Signal = npt.NDArray[np.float32]
 
 FEWEST_COMPARED = 33
-"""Least number of candidates that are compared with one another, and whose order is
-read.
+"""Least number of candidates in a list that features compare and whose order they read.
 
-Clients send lists in batches of up to 32. Scores must be comparable across batches: the
-first post of a batch need not be better than the last one of the previous batch.
+A shorter list may be one batch of a longer one: clients send lists in batches of up to
+32. Scores must be comparable across batches, because the first post of a batch need not
+be better than the last one of the previous batch.
 """
 
-USUAL_LENGTH = 20.0  # Words of a post, for lists too short to estimate it
+# Number of words of a post, used in lists that are too short to estimate it
+USUAL_LENGTH = 20.0
 
-CERTAIN = 1.0 - 1e-6  # Least IDF of a word that is missing in the source of IDF
+# Least IDF of a word that the source of IDF does not have. Rounding makes it less than
+# 1.
+CERTAIN = 1.0 - 1e-6
 
 LEAST_KNOWN = 0.5
-"""Least share of known words in query and posts for a source of words to be used."""
+"""Share of a list's words that a source of words must know. If it knows fewer, it is
+not used for the list."""
 
 RAREST_KNOWN = 0.57
-"""Least mean IDF of all words where the source of IDF is one of another language.
+"""Mean IDF of a list's words from which the source of IDF is taken to be one of another
+language.
 
-By English frequencies, English texts of other kinds have .25 to .45. Only 12 of 446
-lists of tweets have .55 and more. Other languages in Latin script have .58 and more:
-many of their words occur in English texts, rarely.
+With English frequencies, the mean is .25 to .45 for various kinds of English texts.
+Only 12 of 446 lists of tweets have .55 or more. Lists in other languages of Latin
+script have .58 or more, because many of their words occur in English texts, but rarely.
 """
 
 
 class StemCounts(NamedTuple):
-    """Occurrences of the query's S distinct stems in N posts."""
+    """How often each of the query's S distinct stems occurs in each of N posts."""
 
-    stems: npt.NDArray[np.int32]  # [S] ascending
+    stems: npt.NDArray[np.int32]  # [S] numbers of the stems, ascending
     counts: Floats  # [N, S]
-    idf: Floats  # [S] of the query's most common word with the stem
+    idf: Floats  # [S] IDF of the query's most common word with this stem
 
 
 @dataclass(frozen=True)
 class CandidateList:
     """A query and its N candidates.
 
-    No sum over words or candidates is a matrix product. The rounding of a matrix
-    product may depend on the number of rows, and trees react to it.
+    No sum over words or candidates is computed as a matrix product, because the
+    rounding of a matrix product may depend on the number of rows. A score of trees can
+    jump because of such a difference.
     """
 
     query: str
     posts: PostTable
     doc_ids: Sequence[str]  # [N]; empty if unknown
     signals: Mapping[str, Signal]
-    """Name -> numbers of the candidates [N]; see
+    """Name -> numbers of the candidates [N], as in
     :class:`tweetrerank.rerankers.pairs.Pairs`."""
-    words: WordTable  # Words of posts and query; shared by the topics
-    resources: Resources = field(default_factory=dict)  # Knowledge of the collection
+    words: WordTable  # Words of the posts and the query; all topics share the table
+    resources: Resources = field(default_factory=dict)  # What the collection offers
     texts: Sequence[str] = ()  # [N] complete texts of the posts
 
     def __len__(self) -> int:
         return len(self.posts)
 
     def signal(self, name: str) -> Signal:
-        """Return a signal [N]; zeros if it is missing."""
+        """Return a signal [N], or zeros if it is unknown for all candidates.
+
+        Unlike in :attr:`signals`, the order of a short list counts as unknown.
+        """
         values = self.known_signal(name)
         if values is None:
             return np.zeros(len(self), dtype=np.float32)
@@ -87,7 +96,7 @@ class CandidateList:
     def known_signal(self, name: str) -> Signal | None:
         """Return a signal [N], or None if it is missing or NaN everywhere.
 
-        The order of a short list is None, too.
+        Also returns None for the order of a short list, which means nothing.
         """
         if name == ORDER and self.is_short:
             return None
@@ -98,11 +107,11 @@ class CandidateList:
 
     @cached_property
     def evidence(self) -> Floats:
-        """Evidence of the first stage for each candidate [N], in [0, 1], 1 for the
-        best.
+        """How good each candidate [N] is by the first stage, from 0 to 1 for the best.
 
-        Min–max scores. Without scores, 1 − ln(place) / ln(N) of the place in the given
-        order. Without an order, min–max BM25 of the texts.
+        These are the min–max scores. If there are no scores but an order, they are the
+        min–max values of −ln(place). If there is neither, they are the min–max BM25
+        scores of the texts.
         """
         scores = self.known_signal(FIRST_STAGE)
         if scores is not None:
@@ -114,17 +123,19 @@ class CandidateList:
 
     @cached_property
     def bm25(self) -> Floats:
-        """BM25 of the texts by stems, as a share of the highest score: [N] in [0, 1).
+        """BM25 of the texts over stems [N], as a share of the highest possible score.
 
-        k₁ = 0.9 and b = 0.4, as in Anserini.
+        The values are in [0, 1). The parameters are k₁ = 0.9 and b = 0.4, as in
+        Anserini.
         """
         return self._bm25(self.stem_counts.idf)
 
     @cached_property
     def content_bm25(self) -> Floats:
-        """BM25 by the query's content words, each as often as the query has it: [N].
+        """BM25 over the query's content words [N]; repeated words count repeatedly.
 
-        All words count in a query without content words.
+        Content words are those that are not stop words. If the query has none, all its
+        words count.
         """
         query = self.tokens.query
         is_content = ~query.is_stop_word
@@ -136,7 +147,7 @@ class CandidateList:
         return self._bm25(self.stem_counts.idf * repetitions)
 
     def _bm25(self, weights: Floats) -> Floats:
-        """BM25 with weights [S] of the query's stems: [N]."""
+        """Return BM25 [N] with these weights [S] of the query's stems."""
         counts = self.stem_counts.counts
         lengths = self.posts.column("words").lengths
         norm = 0.9 * (0.6 + 0.4 * lengths / self.mean_length)
@@ -146,7 +157,10 @@ class CandidateList:
 
     @cached_property
     def mean_length(self) -> float:
-        """Mean number of words of a candidate; a usual number in a short list."""
+        """Mean number of words of a candidate, at least 1.
+
+        In a short list, it is :data:`USUAL_LENGTH`.
+        """
         if self.is_short:
             return USUAL_LENGTH
         lengths = self.posts.column("words").lengths
@@ -156,7 +170,8 @@ class CandidateList:
     def is_short(self) -> bool:
         """Whether the list is too short to compare its candidates with one another.
 
-        A fusion's list is never short, because the fusion found all of its candidates.
+        A list with the scores of several searches is never short, because a fusion
+        found its candidates itself, so they are not a batch of a longer list.
         """
         rankers = {name for name in self.signals if not name.startswith(NUMBER)}
         is_given = rankers <= {FIRST_STAGE, ORDER, PRIOR}
@@ -164,18 +179,22 @@ class CandidateList:
 
     @property
     def comparison_factor(self) -> float:
-        """Factor of features that compare the candidates: 1, or NaN in a short list."""
+        """1, or NaN in a short list.
+
+        Features that compare the candidates are multiplied by it, so that they are
+        unknown in a short list.
+        """
         return np.nan if self.is_short else 1.0
 
     @cached_property
     def stem_counts(self) -> StemCounts:
-        """Occurrences of the query's stems in the posts."""
+        """How often the query's stems occur in the posts."""
         query = self.query_columns
         stems, places = np.unique(query.stem, return_inverse=True)
         idf = np.full(len(stems), np.inf)
         np.minimum.at(idf, places, query.idf)
         posts, post_words, _ = self.tokens
-        # In column order: the loop fills columns.
+        # The array is in column order, because the loop fills columns.
         counts = np.zeros(
             (len(self), len(stems)),
             order="F",
@@ -187,7 +206,7 @@ class CandidateList:
 
     @cached_property
     def query_tokens(self) -> list[str]:
-        """All words of the query, in its order."""
+        """All words of the query, in the order of the query."""
         return words(self.query)
 
     @cached_property
@@ -197,7 +216,7 @@ class CandidateList:
 
     @cached_property
     def query_words(self) -> tuple[str, ...]:
-        """The Lq distinct words of the query, in its order."""
+        """The Lq distinct words of the query, in the order of first appearance."""
         return tuple(dict.fromkeys(self.query_tokens))
 
     @cached_property
@@ -207,7 +226,7 @@ class CandidateList:
 
     @cached_property
     def tokens(self) -> "Tokens":
-        """All words of posts and query, as arrays."""
+        """All words of the posts and of the query, as arrays."""
         posts = self.posts.column("words")
         query = self.words.rows(self.query_tokens)
         return Tokens(
@@ -218,7 +237,10 @@ class CandidateList:
 
     @cached_property
     def knows_frequencies(self) -> bool:
-        """Whether the source of IDF knows enough of the words, and not all are rare."""
+        """Whether the source of IDF fits the language of the list.
+
+        It must know enough of the distinct words, and these must not all be rare.
+        """
         rows, places = self.distinct_words
         if not len(places):
             return True
@@ -230,9 +252,10 @@ class CandidateList:
     def columns(self) -> WordColumns:
         """Properties of all words of the table.
 
-        The IDF is that among the candidates if the source of IDF knows too few words.
+        If the source of IDF does not fit the list, the IDF is computed from the
+        candidates themselves, unless the list is short.
         """
-        # Adds the list's words to the table, so it comes first.
+        # This is read first, because it adds the list's words to the table.
         knows_frequencies = self.knows_frequencies
         columns = self.words.columns()
         if knows_frequencies or self.is_short:
@@ -240,10 +263,13 @@ class CandidateList:
         return columns._replace(idf=self._idf_among_candidates(len(columns.idf)))
 
     def _idf_among_candidates(self, size: int) -> Signal:
-        """IDF [``size``] of the words of the table; 1 for words of no candidate."""
+        """Return the IDF of all ``size`` words of the table among the candidates.
+
+        A word that no candidate has gets 1.
+        """
         idf = np.ones(size, dtype=np.float32)
         posts = self.posts.column("words")
-        # One number for each word of each post; repeated words are dropped.
+        # Each distinct word of each post has one key.
         keys = np.unique(posts.owners * size + posts.values)
         words, holders = np.unique(keys % size, return_counts=True)
         rarity = np.log1p(len(self) / holders)
@@ -252,19 +278,20 @@ class CandidateList:
 
     @cached_property
     def distinct_words(self) -> tuple[Rows, Rows]:
-        """Rows of the V words of query and posts [V], place of each word there [Lq +
-        T].
+        """(rows [V], places [number of words]) of the words of the query and the posts.
 
-        Words of the query come first.
+        ``rows`` are the rows of the V distinct words in the table. ``places`` has the
+        index in ``rows`` of each word: first the words of the query, then those of the
+        posts.
         """
         query = self.words.rows(self.query_tokens)
         posts = self.posts.column("words").values
         return numbered(np.concatenate([query, posts]))
 
     def contains(self, column: Ragged) -> Bools:
-        """Return whether each list has each word of the query: [N, Lq].
+        """Return whether each of N lists contains each word of the query [N, Lq].
 
-        ``column``: N lists of rows of words.
+        The values of ``column`` are rows of words in the table.
         """
         rows = self.words.rows(self.query_words)
         is_there = np.zeros(
@@ -277,7 +304,7 @@ class CandidateList:
         return is_there
 
     def shares(self, is_there: Bools) -> Floats:
-        """Return the share of the query's words with a flag of True [N, Lq]: [N].
+        """Return the share [N] of the query's words whose flag [N, Lq] is true.
 
         The share is 0 for a query without words.
         """
@@ -286,21 +313,21 @@ class CandidateList:
 
 
 class Tokens(NamedTuple):
-    """The T words of N posts, and the Lq words of their query."""
+    """The T words of N posts, and the words of their query, with repetitions."""
 
     posts: Ragged  # N lists of rows in the table of words
-    words: WordColumns  # Each [T]
-    query: WordColumns  # Each [Lq], in the query's order
+    words: WordColumns  # Properties of the posts' words, each [T]
+    query: WordColumns  # Properties of the query's words, in the query's order
 
     def mean(self, values: Array) -> Floats:
-        """Return the mean of ``values`` [T] over each post's words: [N].
+        """Return the mean [N] of ``values`` [T] over the words of each post.
 
         The mean is 0 for a post without words.
         """
         return self.total(values) / np.maximum(self.posts.lengths, 1)
 
     def total(self, values: Array) -> Floats:
-        """Return the sum of ``values`` [T] over each post's words: [N]."""
+        """Return the sum [N] of ``values`` [T] over the words of each post."""
         return sums(self.posts.owners, values, len(self.posts))
 
 
@@ -309,21 +336,26 @@ def sums(
     values: Array,
     size: int,
 ) -> Floats:
-    """Return the sum of the ``values`` [T] of each owner [T]: [``size``]."""
+    """Return the sum of ``values`` [T] for each of ``size`` owners, which are numbers.
+
+    ``owners`` [T] says to whom each value belongs.
+    """
     return np.bincount(owners, weights=values, minlength=size).astype(np.float64)
 
 
 def numbered(values: Array) -> tuple[Array, Rows]:
-    """Number T integers of at least 0 in the order of their first appearance.
+    """Number the distinct values of an array in the order of their first appearance.
 
-    Returns the distinct values [V] and the number of each value [T]. With these
-    numbers, rounding does not depend on the rows of words in their table. Nothing is
-    sorted.
+    The values are T integers, none below 0. Returns (distinct values [V], number of
+    each value [T]), the numbers counting from 0. Sums in the order of these numbers are
+    rounded in the same way wherever the words are in their table. No sort is needed, so
+    this is faster than ``np.unique``.
     """
     places = np.arange(len(values))
     highest = int(values.max(initial=-1))
     first = np.empty(highest + 1, dtype=np.int64)
-    first[values[::-1]] = places[::-1]  # The last assignment to an index holds
+    # If an index occurs repeatedly, the last assignment holds: here the first place.
+    first[values[::-1]] = places[::-1]
     first_places = first[values]  # [T]
     is_first = first_places == places
     numbers = np.cumsum(is_first) - 1

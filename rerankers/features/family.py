@@ -1,4 +1,4 @@
-"""Families of features: declaration and look-up by name."""
+"""Declare families of features, and find them by name."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,22 +13,24 @@ Compute = Callable[[CandidateList], Columns]
 
 
 class Family(NamedTuple):
-    """Features of one subject."""
+    """The features of one subject."""
 
-    names: Sequence[str]  # [K]
+    names: Sequence[str]  # [K] names of the features
     signals: Sequence[str]
-    """Signals that it reads; see :class:`tweetrerank.rerankers.pairs.Pairs`."""
-    columns: Compute
+    """Names of the signals that the family reads; see
+    :class:`tweetrerank.rerankers.pairs.Pairs`."""
+    columns: Compute  # Function that computes the features
 
 
 Build = Callable[[str], Family]
-"""Parameter -> its family. Raises RerankerError for a wrong parameter."""
+"""Function that returns the family for a parameter, such as ``rm3``. It raises
+RerankerError if the parameter is wrong."""
 
 
 class ParametricFamily(NamedTuple):
-    """Families that differ in a parameter: ``signal:rm3``, ``signal:bm25``."""
+    """Families that differ in a parameter, as ``signal:rm3`` and ``signal:bm25`` do."""
 
-    parameter: str  # Name for messages
+    parameter: str  # What messages call the parameter: NAME in ``signal:NAME``
     build: Build
 
 
@@ -37,11 +39,12 @@ PARAMETRIC: dict[str, ParametricFamily] = {}
 
 
 def family(names: str, *signals: str) -> Callable[[Compute], Compute]:
-    """Register the decorated function as the family of its name.
+    """Register the decorated function as a family with the function's name.
 
     Args:
-        names: of its features, separated by spaces, in the order of the columns.
-        signals: names of the signals that it reads.
+        names: names of the family's features, separated by spaces, in the order of the
+            columns that the function returns.
+        signals: names of the signals that the function reads.
     """
 
     def register(columns: Compute) -> Compute:
@@ -52,9 +55,11 @@ def family(names: str, *signals: str) -> Callable[[Compute], Compute]:
 
 
 def parametric_family(parameter: str) -> Callable[[Build], Build]:
-    """Register the decorated function, which builds a family from a parameter.
+    """Register the decorated function, which returns the family for a parameter.
 
-    ``parameter``: its name for messages.
+    The families are called ``function:parameter``. The argument ``parameter`` is not a
+    value of the parameter but a word that stands for it in messages, such as ``NAME``
+    in ``signal:NAME``.
     """
 
     def register(build: Build) -> Build:
@@ -65,7 +70,7 @@ def parametric_family(parameter: str) -> Callable[[Build], Build]:
 
 
 def families() -> list[str]:
-    """Return the names of all families; a parameter as in ``signal:NAME``."""
+    """Return the names of all families, sorted, with parameters as ``signal:NAME``."""
     names = list(FAMILIES)
     for name, parametric in PARAMETRIC.items():
         names.append(f"{name}:{parametric.parameter}")
@@ -73,10 +78,10 @@ def families() -> list[str]:
 
 
 def find(name: str) -> Family:
-    """Return the family of a name, ``family`` or ``family:parameter``.
+    """Return a family by its name, which is ``family`` or ``family:parameter``.
 
-    Raises RerankerError, with all names, if there is no such family, or its parameter
-    is wrong.
+    Raises RerankerError if there is no such family (the message lists all names), or if
+    its parameter is wrong, missing or not expected.
     """
     base, colon, parameter = name.partition(":")
     if base in PARAMETRIC:
@@ -91,7 +96,10 @@ def find(name: str) -> Family:
 
 
 def names_of(chosen: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the K features of families: ``family.feature``."""
+    """Return the names ``family.feature`` of the K features of some families.
+
+    Raises RerankerError if a family is unknown.
+    """
     names: list[str] = []
     for family_name in chosen:
         names.extend(f"{family_name}.{name}" for name in find(family_name).names)
@@ -99,7 +107,10 @@ def names_of(chosen: Sequence[str]) -> tuple[str, ...]:
 
 
 def signals_of(chosen: Sequence[str]) -> set[str]:
-    """Return the names of the signals that families read."""
+    """Return the names of the signals that some families read.
+
+    Raises RerankerError if a family is unknown.
+    """
     signals = set[str]()
     for name in chosen:
         signals.update(find(name).signals)

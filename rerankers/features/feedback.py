@@ -1,16 +1,16 @@
-"""Pseudo-relevance feedback: similarity of a post and the best candidates.
+"""Pseudo-relevance feedback: features of how similar a post is to the best candidates.
 
-Posts are TF-IDF vectors of stems. A stem t that occurs f times in a post has the weight
-(1 + ln f) · idf(t) (Manning, Raghavan & Schütze 2008, section 6.4.1), with the IDF of
-its most common word in the list. Vectors have length 1. A second set of vectors leaves
-out the query's stems and is not normalised again: most candidates of a lexical first
-stage contain these stems, and the other stems show how the candidates agree beyond the
-query.
+A post is represented by a TF-IDF vector over stems. A stem t that occurs f times in the
+post has the weight (1 + ln f) · idf(t) (Manning, Raghavan & Schütze 2008, section
+6.4.1). The IDF is that of the most common word with this stem in the list. Vectors are
+scaled to length 1. In a second set of vectors, the query's stems are left out, and the
+rest is not scaled again. Most candidates of a lexical first stage contain the query's
+stems, so the other stems show how far the candidates agree beyond the query.
 
-Relevance is the centroid of the best candidates of the first stage (Rocchio 1971),
-weighted by first-stage score as in the relevance model of Lavrenko & Croft (2001). The
-centroid for a candidate leaves out the candidate: otherwise the best candidates would
-be similar to a centroid that contains them.
+The centroid of the first stage's best candidates represents relevance (Rocchio 1971).
+Candidates are weighted by their first-stage scores, as in the relevance model of
+Lavrenko & Croft (2001). A candidate is compared with a centroid that leaves it out,
+because otherwise the best candidates would be similar to themselves.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,8 @@ from tweetrerank.rerankers.text.ragged import Rows, among
 DEPTHS = (5, 10, 20, 50, 100)
 
 _MINIMUM_WEIGHT = 1e-3
-"""Weight of the worst candidate. With equal or missing scores all weights are equal."""
+"""Weight of the worst candidate. It is above 0, so that candidates with equal scores
+have equal weights other than 0."""
 
 
 @family(
@@ -41,16 +42,17 @@ _MINIMUM_WEIGHT = 1e-3
     FIRST_STAGE,
 )
 def feedback(candidates: CandidateList) -> Columns:
-    """Similarity of a post and the best k candidates, for several depths k.
+    """Return the similarity of each post and the best k candidates, for several k.
 
     ``every_k``: cosine of the post's vector z_i and the centroid of the other
-    candidates among the best k, in [0, 1]. The centroid is the sum over j ≠ i of w_j ·
-    z_j with w = min–max first-stage score + 0.001. All candidates with the k-th highest
-    score are among the best k.
-    ``rest_k``: product of the two without the query's stems, in [0, 1]. The centroid is
-    scaled to length 1, the post's vector is not.
-    Both are 0 if there are no other candidates, or none with words. They are NaN in a
-    short list of given candidates.
+    candidates among the best k, in [0, 1]. The centroid is the sum of w_j · z_j over
+    all j ≠ i, where w is the min–max first-stage score + 0.001. If several candidates
+    have the k-th highest score, all of them are among the best k.
+    ``rest_k``: dot product of the post's vector and the centroid, both without the
+    query's stems, in [0, 1]. The centroid is scaled to length 1, the post's vector is
+    not.
+    Both are 0 if there are no other candidates, or none with words. Both are NaN in a
+    list that is too short to compare its candidates.
     """
     if not len(candidates) or candidates.is_short:
         unknown = np.full(len(candidates), np.nan)
@@ -67,9 +69,10 @@ def feedback(candidates: CandidateList) -> Columns:
 
 
 def weights_of(scores: Floats, depths: Sequence[int] = DEPTHS) -> Floats:
-    """Weights of the candidates in the centroid of each depth: [N, K].
+    """Return the weight of each candidate in the centroid of each depth [N, K].
 
-    The weight of a candidate below the depth is 0.
+    A candidate that is not among the best ``depth`` has the weight 0. There must be at
+    least one candidate.
     """
     places = [-min(depth, len(scores)) for depth in depths]
     lowest = np.sort(scores)[places]  # [K]
@@ -82,18 +85,16 @@ def likeness(
     squares: Floats,
     weights: Floats,
 ) -> Floats:
-    """Product of each vector z_i and the centroid of the others, scaled to length 1.
+    """Return the dot product of each vector z_i and the centroid of the others [N, K].
 
-    The centroid is c = Σ w_j z_j. Without z_i its square is |c|² − 2 w_i z_i·(c − w_i
-    z_i) − w_i² |z_i|².
+    The centroid of all is c = Σ w_j z_j. Without z_i it is c − w_i z_i, and its squared
+    length is |c|² − 2 w_i z_i·(c − w_i z_i) − w_i² |z_i|². It is scaled to length 1. If
+    its length is 0, the product is 0.
 
     Args:
-        with_others: z_i · (c − w_i z_i), [N, K].
-        squares: |z_i|², [N].
-        weights: w, [N, K].
-
-    Returns:
-        [N, K].
+        with_others: z_i · (c − w_i z_i) for each vector and centroid [N, K].
+        squares: |z_i|² of each vector [N].
+        weights: w of each vector in each centroid [N, K].
     """
     cross_terms = weights * with_others
     own_terms = weights**2 * squares[:, None]
@@ -106,14 +107,14 @@ def likeness(
 
 
 class _Vectors(NamedTuple):
-    """Sparse vectors of N posts: E entries, in the order of posts and stems."""
+    """Sparse vectors of N posts, as E entries in the order of posts and stems."""
 
     post: Rows  # [E]
     stem: Rows  # [E]
     value: Floats  # [E]
 
     def take(self, entries: Bools) -> "_Vectors":
-        """Some of the entries [E]."""
+        """Return the vectors with only the entries whose flag [E] is true."""
         return _Vectors(
             self.post[entries],
             self.stem[entries],
@@ -121,7 +122,10 @@ class _Vectors(NamedTuple):
         )
 
     def with_sums(self, weights: Floats) -> Floats:
-        """Products z_i · Σ_j w_jk z_j of the vectors z, for weights [N, K]: [N, K]."""
+        """Return the products z_i · Σ_j w_jk z_j of the vectors z [N, K].
+
+        ``weights`` [N, K] are the weights w.
+        """
         products = []
         for weight in weights.T:
             centroid = np.bincount(
@@ -138,7 +142,10 @@ def _similarities(
     products: Floats,
     weights: Floats,
 ) -> Floats:
-    """:func:`likeness` of vectors, with their products with the sums of all: [N, K]."""
+    """Return the :func:`likeness` of sparse vectors [N, K].
+
+    ``products`` [N, K] are those of each vector with the centroid of all vectors.
+    """
     squares = sums(vectors.post, vectors.value**2, len(weights))
     with_others = products - weights * squares[:, None]
     # Smaller values are rounding errors.
@@ -147,7 +154,7 @@ def _similarities(
 
 
 def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
-    """TF-IDF vectors of length 1, and whether each entry is of a query's stem [E]."""
+    """Return (TF-IDF vectors of length 1, whether each entry is a query's stem [E])."""
     stems, numbers = numbered(tokens.words.stem)  # [S], [T]
     idf = np.full(
         len(stems),

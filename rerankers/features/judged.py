@@ -1,10 +1,10 @@
-"""Judgments of a post for other topics, and the similarity of these to the query.
+"""Features of how a post was judged for other topics that are similar to the query.
 
-A post that answered a query in other words is likely to answer this query. A post that
-answered a different query is not. Xue et al., *Optimizing Web Search Using Web
-Click-Through Data* (CIKM 2004), spread clicks over similar queries; here trees decide
-how far they reach. Judgments of the query itself are left out, so that the features
-have the same distribution for judged topics and for new ones.
+A post that is relevant to a similar topic is likely to be relevant to this query. A
+post that is relevant to a very different topic is not. Xue et al., *Optimizing Web
+Search Using Web Click-Through Data* (CIKM 2004), spread clicks over similar queries.
+Here trees decide how similar a topic must be. Judgments for the query itself are left
+out, so that the features have the same distribution for judged topics and for new ones.
 """
 
 import hashlib
@@ -24,23 +24,27 @@ from tweetrerank.rerankers.text.spaces import text_vectors
 from tweetrerank.rerankers.text.words import words
 
 JUDGED = "judged"  # Name of this family, and of the resource that it reads
-JUDGMENTS = "judgments.json"  # File of :meth:`JudgedPosts.content` in a checkpoint
+# File in a checkpoint with what :meth:`JudgedPosts.content` returns
+JUDGMENTS = "judgments.json"
 
 _NO_JUDGMENTS = (0, np.nan, 0, np.nan)  # Features of a post without judgments
 
 JudgedTopic = tuple[str, Mapping[str, int]]
-"""Text of a topic, and identifier or key of a post -> its grade."""
+"""(text of a topic, grade of each judged post by its doc id or its key)"""
 
 
 @family("relevant relevant_cosine other other_cosine")
 def judged(candidates: CandidateList) -> Columns:
-    """Judgments of a post for other topics.
+    """Return how the posts were judged for topics other than the query.
 
-    ``relevant``: number of other topics that the post was judged relevant for.
-    ``relevant_cosine``: highest cosine of the query and one of these topics, as sums of
-    the general vectors of their words; NaN without such topics.
-    ``other``, ``other_cosine``: the same for topics that it was judged not relevant
-    for. All are NaN if the collection has no judgments.
+    ``relevant``: number of other topics for which the post was judged relevant.
+    ``relevant_cosine``: cosine of the query and the most similar of these topics. Both
+    are represented by the sum of the general vectors of their words. NaN if there is no
+    such topic.
+    ``other``, ``other_cosine``: the same for topics for which the post was judged not
+    relevant.
+    All four are NaN if the collection has no judgments. They are 0, NaN, 0 and NaN for
+    a post without judgments in a collection that has some.
     """
     judged_posts: JudgedPosts | None = candidates.resources.get(JUDGED)
     if judged_posts is None:
@@ -49,9 +53,11 @@ def judged(candidates: CandidateList) -> Columns:
 
 
 class JudgedPosts:
-    """Topics with their judgments of posts, which are identified by their texts.
+    """Judged topics and the posts that were judged for them.
 
-    ``topics``: J topics, with the grades of posts by :func:`key_of` their texts.
+    A post is identified by its text, so that judgments also hold for copies of a post.
+    ``topics`` are J topics with their posts' grades, by the :func:`key_of` each text. A
+    grade above 0 means relevant.
     """
 
     def __init__(self, topics: Sequence[JudgedTopic]) -> None:
@@ -59,7 +65,7 @@ class JudgedPosts:
         self._vectors = text_vectors([text for text, _ in topics])  # [J, E]
         self._words = [words(text) for text, _ in topics]
         self._judgments = defaultdict[str, list[tuple[int, bool]]](list)
-        """Key of a post -> number of each topic, and whether the post is relevant."""
+        """Key of a post -> (number of a topic, whether the post is relevant), …"""
         for number, (_, grades) in enumerate(topics):
             for key, grade in grades.items():
                 self._judgments[key].append((number, grade > 0))
@@ -70,11 +76,12 @@ class JudgedPosts:
         topics: Sequence[JudgedTopic],
         texts: Mapping[str, str],
     ) -> Self:
-        """Judgments of a collection.
+        """Return the judgments of a collection.
 
         Args:
-            topics: text of each topic, and doc_id -> grade.
-            texts: doc_id -> text. A judged post without a text is left out.
+            topics: the topics, with grades by doc id.
+            texts: texts of the judged posts by doc id. A post without a text is left
+                out.
         """
         keys = {}
         for doc_id, text in texts.items():
@@ -91,9 +98,9 @@ class JudgedPosts:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of :meth:`content`.
+        """Read a file that :meth:`content` made.
 
-        Raises RerankerError if it is missing or damaged.
+        Raises RerankerError if the file is missing or damaged.
         """
         try:
             topics = json.loads(path.read_text(encoding="utf-8"))
@@ -106,7 +113,7 @@ class JudgedPosts:
             ) from None
 
     def content(self) -> bytes:
-        """Return the topics as JSON."""
+        """Return the topics with their grades as JSON."""
         topics = json.dumps(self._topics, ensure_ascii=False)
         return topics.encode(errors="replace")
 
@@ -115,10 +122,10 @@ class JudgedPosts:
         query: str,
         texts: Sequence[str],
     ) -> npt.NDArray[np.float32]:
-        """Return the features of posts with these texts: [N, 4].
+        """Return the four features of each post [N, 4], in the order of :func:`judged`.
 
-        A topic of the same words as the query is left out, so that a judged topic is
-        ranked as a new one.
+        ``texts`` are the texts of the posts. A topic with the same words as the query
+        is left out, so that a judged topic is treated like a new one.
         """
         judgments = [self._judgments.get(key_of(text), []) for text in texts]
         topics = set[int]()
@@ -146,19 +153,22 @@ class JudgedPosts:
         query: str,
         topics: set[int],
     ) -> dict[int, float]:
-        """Topic -> cosine with the query; topics of the query's words are left out."""
+        """Return the cosine of each topic with the query, by the topic's number.
+
+        Topics with the same words as the query are left out.
+        """
         query_words = words(query)
         numbers = [
             number for number in sorted(topics) if self._words[number] != query_words
         ]
-        # No matrix product: its rounding may depend on the number of rows, and trees
-        # react to it.
+        # Not a matrix product, because its rounding may depend on the number of rows,
+        # and a small difference can change the scores of trees.
         vector = text_vectors([query])[0]
         cosines = np.einsum("je,e->j", self._vectors[numbers], vector)
         return dict(zip(numbers, cosines.tolist(), strict=True))
 
 
 def key_of(text: str) -> str:
-    """Return 64 bits of BLAKE2b of a post's text, in hexadecimal digits."""
+    """Return the key of a post: 16 hexadecimal digits, a BLAKE2b hash of its text."""
     content = text.encode(errors="surrogatepass")
     return hashlib.blake2b(content, digest_size=8).hexdigest()

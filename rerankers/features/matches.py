@@ -1,4 +1,5 @@
-"""Matches of query and post: words, phrases, trigrams, links, hashtags, BM25."""
+"""Features of how query and post match: words, phrases, trigrams, links, hashtags and
+BM25."""
 
 import itertools
 from typing import Any
@@ -12,21 +13,25 @@ from tweetrerank.rerankers.features.scaling import normalised
 from tweetrerank.rerankers.features.text_tables import Floats
 from tweetrerank.rerankers.text.ragged import Ragged, Rows, among, distinct_grams
 
-MU = 100.0  # Dirichlet prior: words of the collection that smooth a post
+# Weight of the Dirichlet prior: a post is smoothed by so many words of the collection
+MU = 100.0
 
 RANGE = 16.1
-"""ln N/n of a word with an IDF of 1: it occurs in one post of the background list."""
+"""ln N/n of a word with an IDF of 1, for N posts of which n have the word. Such a word
+occurs in one post of the source of IDF."""
 
 
 @family("words idf content_words content_idf")
 def overlap(candidates: CandidateList) -> Columns:
-    """Common words: Severyn & Moschitti (2015), section 4.1, Rao et al. (2019), 4.2.
+    """Return counts of the words that query and post have in common.
 
-    They are counts and sums over distinct words, as in
-    :class:`~tweetrerank.rerankers.networks.layers.common_words.WordOverlap`.
+    These are the features of Severyn & Moschitti (2015), section 4.1, and Rao et al.
+    (2019), section 4.2. Like
+    :class:`~tweetrerank.rerankers.networks.layers.common_words.WordOverlap`, they are
+    counts and sums over distinct words.
 
-    ``words``: |q ∩ d|, number of distinct words in both texts.
-    ``idf``: sum of their IDF, each in [0, 1].
+    ``words``: number of distinct words that occur in both texts.
+    ``idf``: sum of the IDF of these words. Each IDF is in [0, 1].
     ``content_words``, ``content_idf``: the same without stop words.
     """
     query = candidates.query_columns
@@ -47,11 +52,11 @@ def overlap(candidates: CandidateList) -> Columns:
 
 @family("has_hashtag query_words")
 def hashtags(candidates: CandidateList) -> Columns:
-    """The hashtag features of Rao et al. (2019), section 4.2.
+    """Return the hashtag features of Rao et al. (2019), section 4.2.
 
     ``has_hashtag``: 1 if the post has a hashtag, else 0.
-    ``query_words``: share of the query's distinct words in its hashtags, in [0, 1].
-    ``#water_shortage`` has two words, ``#watershortage`` has one.
+    ``query_words``: share of the query's distinct words that are words of the post's
+    hashtags, in [0, 1]. ``#water_shortage`` has two words, ``#watershortage`` has one.
     """
     posts = candidates.posts
     is_there = candidates.contains(posts.column("hashtag_words"))
@@ -60,11 +65,11 @@ def hashtags(candidates: CandidateList) -> Columns:
 
 @family("has_url query_words")
 def links(candidates: CandidateList) -> Columns:
-    """The URL features of Rao et al. (2019), section 4.2.
+    """Return the URL features of Rao et al. (2019), section 4.2.
 
     ``has_url``: 1 if the expanded URL of the post is known, else 0.
     ``query_words``: share of the query's distinct words that are substrings of the
-    URL's host or path (``cut`` of ``bbc.co.uk/service-cuts``), in [0, 1].
+    URL's host and path (as ``cut`` is of ``bbc.co.uk/service-cuts``), in [0, 1].
     """
     urls = candidates.posts.column("link")
     words = candidates.query_words
@@ -80,7 +85,10 @@ def links(candidates: CandidateList) -> Columns:
 
 
 def _holders(lists: Ragged, phrase: npt.NDArray[Any]) -> Rows:
-    """Numbers of the lists that contain adjacent values, one for each occurrence."""
+    """Return the number of the list for each occurrence of a phrase in some lists.
+
+    A phrase is an array of values that must be adjacent. The empty phrase never occurs.
+    """
     values = lists.values
     size = len(phrase)
     count = max(0, len(values) - size + 1) if size else 0
@@ -94,15 +102,15 @@ def _holders(lists: Ragged, phrase: npt.NDArray[Any]) -> Rows:
 
 @family("bm25 bm25_minmax bm25_z bm25_log_rank ql ql_minmax ql_z ql_log_rank")
 def lexical(candidates: CandidateList) -> Columns:
-    """BM25 and query likelihood with Dirichlet smoothing (Zhai & Lafferty 2004).
+    """Return BM25 and query likelihood with Dirichlet smoothing (Zhai & Lafferty 2004).
 
-    Both are over stems. Statistics of the collection come from the source of IDF: an
-    index, or a list of word frequencies.
+    Both are computed over stems. Statistics of the collection come from the source of
+    IDF, which is an index or a list of word frequencies.
 
-    ``bm25``: share of the highest possible BM25 score of the query, in [0, 1).
+    ``bm25``: BM25 as a share of the highest possible score of the query, in [0, 1).
     ``ql``: mean over the query's stems of ln(p(stem | post) / p(stem | collection)).
-    ``…_minmax``, ``…_z``, ``…_log_rank``: as in the family ``signal``, over the
-    candidates; NaN in a short list of given candidates.
+    ``…_minmax``, ``…_z``, ``…_log_rank``: these two over the candidates, as in the
+    family ``signal``. NaN in a list that is too short to compare its candidates.
     """
     if not len(candidates):
         return [np.zeros(0)] * 8
@@ -118,9 +126,11 @@ def lexical(candidates: CandidateList) -> Columns:
 
 @family("bm25 minmax z log_rank")
 def content(candidates: CandidateList) -> Columns:
-    """BM25 of content words, which counts repeated words of a query, as engines do.
+    """Return BM25 over the query's content words.
 
-    ``bm25``: share of the highest possible score, in [0, 1).
+    A word that the query repeats counts repeatedly, as in search engines.
+
+    ``bm25``: BM25 as a share of the highest possible score, in [0, 1).
     ``minmax``, ``z``, ``log_rank``: as in the family ``lexical``.
     """
     if not len(candidates):
@@ -130,18 +140,20 @@ def content(candidates: CandidateList) -> Columns:
 
 
 def _compared(candidates: CandidateList, scores: Floats) -> list[Floats]:
-    """Normalised scores: three times [N]; NaN in a short list of given candidates."""
+    """Return scores normalised in three ways, each [N], or NaN in a short list."""
     return [candidates.comparison_factor * column for column in normalised(scores)]
 
 
 def _likelihood(candidates: CandidateList) -> Floats:
-    """Mean log ratio of the query's stems in the smoothed post and the collection.
+    """Return ``ql`` of each candidate [N].
 
-    The result is [N].
+    It is the mean over the query's stems of the logarithm of a ratio: the stem's
+    probability in the smoothed post, divided by that in the collection.
     """
     stems = candidates.stem_counts
     lengths = candidates.posts.column("words").lengths
-    # Share of all words, for a word that occurs once in each of n among N posts
+    # A stem's share of all words of the collection. It is assumed to occur once in each
+    # post that has it.
     background = np.exp(-RANGE * stems.idf) / candidates.mean_length
     log_lengths = np.log(MU / (MU + lengths))
     log_counts = np.log1p(stems.counts / (MU * background))
@@ -151,14 +163,16 @@ def _likelihood(candidates: CandidateList) -> Floats:
 
 @family("bm25 minmax z log_rank")
 def grams(candidates: CandidateList) -> Columns:
-    """BM25 over distinct sequences of four characters.
+    """Return BM25 over distinct sequences of four characters.
 
-    They take the place of stems in languages whose words have many forms (McNamee &
-    Mayfield 2004). k₁ = 0.9 and b = 0.75; IDF is that among the candidates.
+    These sequences take the place of stems in languages whose words have many forms
+    (McNamee & Mayfield 2004). The parameters are k₁ = 0.9 and b = 0.75. The IDF is that
+    among the candidates.
 
-    ``bm25``: share of the query's highest possible score, in [0, 1).
-    ``minmax``, ``z``, ``log_rank``: of ``bm25``, as in the family ``signal``.
-    All are NaN in a short list of given candidates.
+    ``bm25``: BM25 as a share of the query's highest possible score, in [0, 1).
+    ``minmax``, ``z``, ``log_rank``: ``bm25`` over the candidates, as in the family
+    ``signal``.
+    All are NaN in a list that is too short to compare its candidates.
     """
     if candidates.is_short or not len(candidates):
         unknown = np.full(len(candidates), np.nan)
@@ -183,24 +197,27 @@ def grams(candidates: CandidateList) -> Columns:
 
 @family("pairs whole_query proximity first_place trigram_jaccard trigram_share")
 def phrases(candidates: CandidateList) -> Columns:
-    """Places of the query's words, compared by stems, and overlap of trigrams.
+    """Return features of where the query's words are in the post, and of trigrams.
 
-    Pairs and the whole query are the ordered phrases of Metzler & Croft (2005).
-    Proximity follows the minimum cover of Tao & Zhai (2007). The overlaps of trigrams
-    are Broder's (1997) resemblance and containment.
+    Words are compared by their stems. ``pairs`` and ``whole_query`` are the ordered
+    phrases of Metzler & Croft (2005). ``proximity`` follows the minimum cover of Tao &
+    Zhai (2007). The overlaps of trigrams are Broder's (1997) resemblance and
+    containment.
 
-    ``pairs``: share of the query's distinct pairs of adjacent words that are adjacent
-    in the post, in this order; in [0, 1], 0 for a query of one word.
+    ``pairs``: share of the query's distinct pairs of adjacent words that are also
+    adjacent in the post, in the same order; in [0, 1]. It is 0 for a query of one word.
     ``whole_query``: 1 if the post contains the whole query as a phrase, else 0.
-    ``proximity``: number of distinct words of the query in the post / number of words
-    of the shortest part of the post with all of these, in (0, 1]; 0 without such words.
-    ``first_place``: 1 / (1 + words before the first word of the query), in (0, 1]; 0
-    without one.
-    ``trigram_jaccard``: distinct character trigrams in both / in either, in [0, 1].
-    ``trigram_share``: share of the query's distinct character trigrams in the post, in
-    [0, 1].
-    ``proximity`` and ``first_place`` ignore stop words unless the query has no other
-    words. Trigrams are those of the words with spaces around them (`` bbc cuts ``).
+    ``proximity``: number of distinct words of the query that the post has, divided by
+    the number of words in the shortest part of the post that has them all; in (0, 1].
+    It is 0 if the post has no word of the query.
+    ``first_place``: 1 / (1 + number of words before the first word of the query), in
+    (0, 1]. It is 0 if the post has no word of the query.
+    ``trigram_jaccard``: number of distinct character trigrams that both texts have,
+    divided by the number of those that either has; in [0, 1].
+    ``trigram_share``: share of the query's distinct character trigrams that the post
+    has, in [0, 1].
+    ``proximity`` and ``first_place`` ignore stop words, unless the query has no other
+    words. Trigrams are taken from the words with spaces around them (`` bbc cuts ``).
     """
     tokens = candidates.tokens
     stems = Ragged(tokens.words.stem, tokens.posts.starts)
@@ -222,10 +239,11 @@ def phrases(candidates: CandidateList) -> Columns:
 
 
 def _places(tokens: Tokens) -> tuple[Floats, Floats]:
-    """``proximity`` and ``first_place``: two arrays [N]."""
+    """Return (``proximity`` [N], ``first_place`` [N])."""
     count = len(tokens.posts)
     stems = _content_stems(tokens)  # [S]
-    # The H occurrences of query words in the posts: place, stem and post, each [H]
+    # Query words occur at H places in the posts. ``places``, ``columns`` and ``posts``
+    # say at which place, which stem, and in which post; each is [H].
     places = np.flatnonzero(among(tokens.words.stem, stems))
     if not len(places):
         return np.zeros(count), np.zeros(count)
@@ -236,8 +254,9 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
         dtype=np.bool_,
     )
     is_there[posts, columns] = True
-    # The shortest part that ends at a place begins at the earliest of the query words'
-    # last occurrences so far. It is complete if none of them is in an earlier post.
+    # Take a place where a part of the post may end. For each query word that the post
+    # has, find its last occurrence up to that place. The shortest part begins at the
+    # earliest of these. It has all words if none of these is in an earlier post.
     last_seen = np.full(
         (len(places), len(stems)),
         -1,
@@ -259,7 +278,10 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
 
 
 def _content_stems(tokens: Tokens) -> npt.NDArray[np.int32]:
-    """Distinct stems of the query's content words, or of all words without these."""
+    """Return the distinct stems of the query's content words.
+
+    If the query has no content words, those of all its words are returned.
+    """
     stems = tokens.query.stem[~tokens.query.is_stop_word]
     if not len(stems):
         stems = tokens.query.stem
@@ -269,7 +291,7 @@ def _content_stems(tokens: Tokens) -> npt.NDArray[np.int32]:
 
 
 def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
-    """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
+    """Return (``trigram_jaccard`` [N], ``trigram_share`` [N])."""
     query = distinct_grams(candidates.spaced_query, 3).values
     posts = candidates.posts.column("trigrams")  # Distinct in each post
     is_common = among(posts.values, query)

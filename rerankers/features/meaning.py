@@ -1,10 +1,10 @@
-"""Similarity of meaning of query and post, in a space where every word has a vector.
+"""Features of how close query and post are in meaning, by word vectors.
 
-Each word of the query is matched with its nearest word of the post, and both texts are
-compared as sums of their words' vectors (Kenter & de Rijke, CIKM 2015). Relevance is
-the centroid of the best candidates: Rocchio (1971) with word vectors, as the relevance
-models of Zamani & Croft (ICTIR 2016) and Roy et al. (2016); see the family
-``feedback``.
+Each word of the query is compared with the nearest word of the post. Also, both texts
+are compared as sums of their words' vectors (Kenter & de Rijke, CIKM 2015). The
+centroid of the best candidates represents relevance. This is Rocchio's method (1971)
+with word vectors, as in the relevance models of Zamani & Croft (ICTIR 2016) and Roy et
+al. (2016); see the family ``feedback``.
 """
 
 from typing import NamedTuple, Self
@@ -52,25 +52,29 @@ Array = npt.NDArray[np.float32]
 
 @parametric_family("SPACE")
 def meaning(name: str) -> Family:
-    """Similarity in a space of word vectors.
+    """Return the family of similarities in a space of word vectors.
 
-    ``cosine``: cosine of the sums of all words' vectors of query and post; in [-1, 1].
+    ``name`` is ``general`` or ``adapted``. Raises RerankerError for another name.
+
+    ``cosine``: cosine of two sums of vectors, those of the query's words and those of
+    the post's words; in [-1, 1].
     ``cosine_minmax``: (c − min) / (max − min) of this cosine c over the topic's
     candidates; 0 if all are equal.
     ``cosine_z``: (c − mean) / standard deviation; 0 if all are equal.
-    ``idf_cosine``: cosine of the sums of vectors of length 1, weighted by IDF.
-    ``mean_best``: for each distinct word of the query, the highest cosine with a word
-    of the post; mean weighted by IDF. Stop words are left out unless the query has no
-    other words.
+    ``idf_cosine``: as ``cosine``, but each word's vector is scaled to length 1 and
+    weighted by IDF.
+    ``mean_best``: highest cosine of a word of the query with any word of the post,
+    averaged over the distinct words of the query with IDF as the weight. Stop words are
+    left out, unless the query has no other words.
     ``least_best``: the lowest of these cosines.
-    ``feedback_k``: cosine of the post and the centroid of the others among the best k
-    of the first stage, as in the family ``feedback``.
-    ``mixed_feedback``: the same with the best 10 by ``cosine_minmax`` + min–max
-    first-stage score.
-    ``mixed_minmax``: half this sum, in [0, 1].
+    ``feedback_k``: cosine of the post and the centroid of the other candidates among
+    the best k of the first stage, as in the family ``feedback``.
+    ``mixed_feedback``: the same for the best 10 by ``mixed_minmax``.
+    ``mixed_minmax``: mean of ``cosine_minmax`` and the min–max first-stage score, in
+    [0, 1].
     Features are 0 where a text has no words. Features that compare the candidates are
-    NaN in a short list of given candidates. All are NaN if there is no such space, or
-    if it knows too few words of the list.
+    NaN in a list that is too short for it. All are NaN if there is no such space, or if
+    it knows too few words of the list.
     """
     if name not in (GENERAL, ADAPTED):
         raise RerankerError(
@@ -92,7 +96,7 @@ def meaning(name: str) -> Family:
 
 
 def _columns(candidates: CandidateList, words: "_Words") -> Columns:
-    """All features, each [N]."""
+    """Return all features in the order of :data:`NAMES`, each [N]."""
     factor = candidates.comparison_factor
     sums = words.sums()
     cosine = _products(sums, sums[0])[1:]
@@ -121,7 +125,7 @@ class _Words(NamedTuple):
 
     embeddings: Embeddings  # [V], words of the query first
     idf: Array  # [V]
-    texts: Ragged  # Numbers of the words of the query, and of each post
+    texts: Ragged  # Numbers of the words of each text: the query, then the posts
 
     @classmethod
     def of(
@@ -140,14 +144,15 @@ class _Words(NamedTuple):
 
     @property
     def are_known(self) -> bool:
-        """Whether the space knows enough of the words, or there are none."""
+        """Whether the space knows enough of the words; true if there are no words."""
         is_known = self.embeddings.is_known[self.texts.values]
         return not is_known.size or bool(is_known.mean() >= LEAST_KNOWN)
 
     def sums(self, weights: Array | None = None) -> Array:
-        """Sums of the vectors of each text's words, of length 1: [1 + N, E].
+        """Return the sum of the vectors of each text's words, scaled to length 1.
 
-        ``weights``: of the words [V]. None: 1.
+        The result is [1 + N, E], with the query first. ``weights`` [V] are factors of
+        the words' vectors; with None they are all 1.
         """
         if weights is not None:
             weights = weights[self.texts.values]
@@ -155,16 +160,16 @@ class _Words(NamedTuple):
 
 
 def _products(vectors: Array, query: Array) -> Floats:
-    """Products of vectors [N, E] and a query's vector [E]: [N].
+    """Return the dot products [N] of vectors [N, E] and a query's vector [E].
 
-    No matrix product: its rounding may depend on the number of rows, and trees react to
-    it.
+    They are not computed as a matrix product, because its rounding may depend on the
+    number of rows, and a small difference can change the scores of trees.
     """
     return np.einsum("ne,e->n", vectors, query).astype(np.float64)
 
 
 def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
-    """``mean_best`` and ``least_best``: two arrays [N]."""
+    """Return (``mean_best`` [N], ``least_best`` [N])."""
     columns = candidates.query_columns  # Each [Lq]
     count = len(candidates)
     is_compared = ~columns.is_stop_word
@@ -196,11 +201,15 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
 
 
 def _feedback(posts: Array, weights: Floats) -> Floats:
-    """``feedback_k`` of vectors [N, E] of length 1 or 0, for weights [N, K]: [N, K]."""
+    """Return the features ``feedback_k`` of posts [N, K].
+
+    ``posts`` [N, E] are vectors of length 1 or 0, and ``weights`` [N, K] their weights
+    in each centroid.
+    """
     vectors = posts.astype(np.float64)
     squares = np.einsum("ne,ne->n", posts, posts).astype(np.float64)
-    # No matrix product: its rounding may depend on the number of rows, and its threads
-    # wait for those of another query.
+    # Not a matrix product, because its rounding may depend on the number of rows, and
+    # its threads would wait for those of another query.
     products = []
     for weight in weights.T:
         members = np.flatnonzero(weight)

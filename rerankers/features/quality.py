@@ -1,4 +1,7 @@
-"""Quality of a post, independent of the query: length, spelling, style."""
+"""Features of a post's quality, such as length, spelling and style.
+
+They do not depend on the query.
+"""
 
 import numpy as np
 
@@ -12,25 +15,25 @@ from tweetrerank.rerankers.features.family import Columns, family
     " personal_words"
 )
 def quality(candidates: CandidateList) -> Columns:
-    """Indicators of Weerkamp & de Rijke (ACL 2008) for blog posts, and for tweets.
+    """Return indicators of quality from papers on blog posts and on tweets.
 
-    The indicators for tweets are of Massoudi et al. (ECIR 2011) and Duan et al. (COLING
-    2010): length, hashtags, reposts, punctuation, emphasis and unknown words. The
-    papers do not specify thresholds and lists of words; those here are our choice.
+    Those for blog posts are from Weerkamp & de Rijke (ACL 2008). Those for tweets are
+    from Massoudi et al. (ECIR 2011) and Duan et al. (COLING 2010): length, hashtags,
+    reposts, punctuation, emphasis and unknown words. The papers do not specify
+    thresholds and lists of words, so we chose them.
 
-    ``words``, ``characters``, ``hashtags``: their numbers.
+    ``words``, ``characters``, ``hashtags``: numbers of words, characters and hashtags.
     ``is_retweet``: 1 if the post begins with ``RT``, else 0.
     ``exclamation_marks``, ``question_marks``: number of ``!`` and ``?``.
     ``other_scripts``: share of characters outside ASCII, in [0, 1].
     ``digits``: share of characters 0 to 9, in [0, 1].
     ``is_elongated``: 1 if a letter a to z occurs three times in a row, else 0.
-    ``unknown_words``: share of words that the source of IDF lacks (IDF of 1), in [0,
-    1].
+    ``unknown_words``: share of words that the source of IDF does not have, in [0, 1].
     ``stop_words``: share of words that are stop words, in [0, 1].
     ``mean_idf``: mean IDF of the words, each in [0, 1].
     ``personal_words``: number of words like i, me, lol, u; see ``PERSONAL_WORDS``.
     Shares and means are 0 for a post without words or characters. ``unknown_words`` and
-    ``mean_idf`` are NaN where the source of IDF knows too few words of the list.
+    ``mean_idf`` are NaN if the source of IDF does not fit the language of the list.
     """
     counts = candidates.posts.counted
     tokens = candidates.tokens

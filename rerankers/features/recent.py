@@ -1,6 +1,7 @@
-"""Cache of the posts that earlier calls read for features.
+"""Keep the posts that were read for features, so that later calls need not read them.
 
-Its content depends on a post's text and URL and on the source of IDF, not on the model.
+What the cache has of a post depends on its text and URL and on the source of IDF. It
+does not depend on the model.
 """
 
 from collections import OrderedDict
@@ -16,11 +17,11 @@ from tweetrerank.rerankers.text.ragged import Ragged, Rows
 from tweetrerank.rerankers.text.vocabulary import Idf
 
 MOST_WORDS = 2**16
-"""Number of words after which the cache is emptied. Properties and vectors of a word
-take 1 KB."""
+"""The cache is emptied when it has more words than this. The properties and vectors of
+a word take 1 KB."""
 
 OBJECTS = 400
-"""Bytes of a post's seven objects, without their content."""
+"""Number of bytes that a post's seven objects take besides their content."""
 
 Post = tuple[str, str]  # Text and URL
 
@@ -29,17 +30,16 @@ PostColumns = tuple[bytes, ...]
 
 
 class RecentPosts:
-    """Cache of the posts used last; safe in several threads.
+    """A cache of the posts used last. It is thread-safe.
 
     Args:
-        max_bytes: limit for the posts. Their words, about :data:`MOST_WORDS` at most,
-        are
-            not included.
+        max_bytes: largest size of the posts. The table of their words, of which there
+            are about :data:`MOST_WORDS` at most, is not included.
 
     Attributes:
-        bytes: size of the posts.
-        hits: number of posts that were in the cache.
-        misses: number of posts that were read.
+        bytes: size of the posts in the cache.
+        hits: number of posts that have been found in the cache.
+        misses: number of posts that have not been found.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -55,8 +55,8 @@ class RecentPosts:
     def words(self, idf: Idf) -> WordTable:
         """Return the table of words.
 
-        If it is full or of another source of IDF, a new table is returned, and the
-        cache is emptied.
+        If the table is full or was made for another source of IDF, the cache is emptied
+        and a new table is returned.
         """
         with self._lock:
             table = self._words
@@ -72,9 +72,10 @@ class RecentPosts:
         pairs: Pairs,
         words: WordTable,
     ) -> Callable[[Rows], PostTable]:
-        """Return a function from numbers of posts [N] to their table.
+        """Return a function that returns the table of posts with given numbers [N].
 
-        It reads the posts that are not in the cache.
+        The numbers are rows of ``pairs.texts``. The function takes posts from the cache
+        and reads the others.
         """
 
         def read(numbers: Rows) -> PostTable:
@@ -96,10 +97,10 @@ class RecentPosts:
         posts: Sequence[Post],
         words: WordTable,
     ) -> dict[Post, PostColumns]:
-        """The columns of the posts that are in the cache."""
+        """Return the columns of those posts that are in the cache."""
         columns_of = {}
         with self._lock:
-            # In another table, words have other rows.
+            # If the table has been replaced, the words have other rows there.
             if words is self._words:
                 for post in posts:
                     if post in self._posts:
@@ -120,7 +121,7 @@ class RecentPosts:
             if words is not self._words:
                 return
             for post, columns in columns_of.items():
-                # Another thread may have read it at the same time.
+                # Another thread may have added the post in the meantime.
                 if post not in self._posts:
                     self._posts[post] = columns
                     self.bytes += _size(post, columns)
@@ -133,7 +134,7 @@ def _read(
     posts: Sequence[Post],
     words: WordTable,
 ) -> dict[Post, PostColumns]:
-    """The columns of distinct posts."""
+    """Read distinct posts and return their columns."""
     texts, urls = zip(*posts, strict=True)
     table = PostTable.read(texts, urls, words)
     columns = []
@@ -147,7 +148,7 @@ def _read(
 
 
 def _table(posts: Sequence[PostColumns]) -> PostTable:
-    """Table of posts, given by their columns."""
+    """Return the table of posts that are given by their columns."""
     columns = {}
     for number, (name, kind) in enumerate(COLUMNS.items()):
         contents = [post[number] for post in posts]

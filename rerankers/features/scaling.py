@@ -1,4 +1,4 @@
-"""Scales of numbers of N candidates: min–max, standard scores, ranks.
+"""Normalise the numbers of N candidates to min–max scores, standard scores or ranks.
 
 Min–max and standard scores are those of Montague & Aslam (2001), "Relevance score
 normalization for metasearch".
@@ -12,9 +12,9 @@ from tweetrerank.rerankers.text.ragged import Rows
 
 
 def minmax(values: npt.NDArray[np.floating]) -> Floats:
-    """Return (v − min) / (max − min) of each value v: [N] in [0, 1].
+    """Return (v − min) / (max − min) of each value v [N], in [0, 1].
 
-    The result is 0 if all values are equal.
+    All results are 0 if all values are equal.
     """
     values = values.astype(np.float64)
     lowest = values.min(initial=np.inf)
@@ -25,9 +25,9 @@ def minmax(values: npt.NDArray[np.floating]) -> Floats:
 
 
 def z_score(values: npt.NDArray[np.floating]) -> Floats:
-    """Return (v − mean) / standard deviation of each value v: [N]; 0 if all are equal.
+    """Return (v − mean) / standard deviation of each value v [N].
 
-    The standard deviation has the divisor N.
+    The standard deviation has the divisor N. All results are 0 if all values are equal.
     """
     deviations = values - values.mean()
     deviation = np.sqrt(np.mean(deviations * deviations))
@@ -35,15 +35,14 @@ def z_score(values: npt.NDArray[np.floating]) -> Floats:
 
 
 def higher(values: npt.NDArray[np.floating]) -> Rows:
-    """Count the values higher than each value: [N]."""
+    """Return for each value the number of values that are higher [N]."""
     ascending = np.sort(values)
     return len(values) - np.searchsorted(ascending, values, side="right")
 
 
 def normalised(scores: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return :func:`minmax`, :func:`z_score` and ln(1 + higher scores): three times
-    [N].
+    """Return (:func:`minmax`, :func:`z_score`, ln(1 + :func:`higher`)), each [N].
 
-    N is at least 1.
+    There must be at least one score.
     """
     return minmax(scores), z_score(scores), np.log1p(higher(scores))

@@ -1,4 +1,4 @@
-"""Scores and ranks of candidates by their first stage and other rankers; their numbers.
+"""Features of how rankers score a candidate, and of a post's numeric fields.
 
 Scores of different rankers or topics have no common scale, so they are normalised.
 """
@@ -29,11 +29,13 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 
 @family("score minmax reciprocal_rank", FIRST_STAGE)
 def first_stage(candidates: CandidateList) -> Columns:
-    """Score of the first stage, the feature "QL" of Rao et al. (2019), section 4.2.
+    """Return the first stage's score, the feature "QL" of Rao et al. (2019), section
+    4.2.
 
-    The paper does not specify how scores of different topics become comparable.
+    The paper does not say how scores of different topics become comparable, so the
+    score is also normalised.
 
-    ``score``: s, as in the run.
+    ``score``: the score s, as in the run.
     ``minmax``: (s − min) / (max − min) over the topic's candidates, in [0, 1]; 0 if all
     are equal.
     ``reciprocal_rank``: 1 / (1 + number of candidates with a higher score), in (0, 1].
@@ -44,19 +46,21 @@ def first_stage(candidates: CandidateList) -> Columns:
 
 @family("minmax z log_rank rank_share log_size", FIRST_STAGE)
 def given(candidates: CandidateList) -> Columns:
-    """The first stage's scores without their unit, or else the order of the list.
+    """Return features of the first stage's scores, or of the order of the list.
 
-    The scores of search engines have no common scale, and the order (``ORDER``) of an
-    engine's list is worth nearly as much.
+    The features do not depend on the unit of the scores, because search engines have no
+    common scale. The order of an engine's list (``ORDER``) is worth nearly as much as
+    its scores.
 
     ``minmax``: (s − min) / (max − min) of the first-stage score s, in [0, 1].
     ``z``: (s − mean) / standard deviation (with the divisor N).
-    ``log_rank``: ln(1 + number of candidates before this one), by scores or else by the
-    order.
-    ``rank_share``: this number / N, in [0, 1).
-    ``log_size``: ln N, the same for all short lists.
-    The first two are NaN without scores, the next two without scores and order. The
-    order of a list of fewer than ``FEWEST_COMPARED`` candidates is not used.
+    ``log_rank``: ln(1 + number of candidates before this one). The candidates are in
+    the order of the scores, or in the given order if there are no scores.
+    ``rank_share``: the same number divided by N, in [0, 1).
+    ``log_size``: ln N. All short lists have the same value.
+    The first two are NaN without scores. The next two are NaN if there are neither
+    scores nor an order. The order of a list of fewer than ``FEWEST_COMPARED``
+    candidates is not used.
     """
     columns = np.full((5, len(candidates)), np.nan)
     scores = candidates.known_signal(FIRST_STAGE)
@@ -77,24 +81,30 @@ def given(candidates: CandidateList) -> Columns:
 
 @family("rank", PRIOR)
 def prior(candidates: CandidateList) -> Columns:
-    """Rank in the runs that are reranked.
+    """Return the prior of a post by its ranks in the runs that are reranked.
 
-    ``rank``: mean over the runs of 1 / ln(rank + 1), 0 for a run without the post; in
-    [0, 1.44]. Severyn & Moschitti (2015), section 5, "submission run as a feature".
+    ``rank``: mean over the runs of 1 / ln(rank + 1), in [0, 1.44]. A run without the
+    post counts as 0. This is the "submission run as a feature" of Severyn & Moschitti
+    (2015), section 5.
     """
     return [candidates.signal(PRIOR)]
 
 
 @parametric_family("NAME")
 def signal(name: str) -> Family:
-    """Scores of a ranker, over the topic's candidates with a score.
+    """Return the family of features of the scores s of the ranker ``name``.
 
-    ``gap``: highest score − s, in the run's unit; 0 or more.
+    Each score is compared with those of the topic's other candidates that have one.
+
+    ``gap``: highest score − s, in the unit of the scores; 0 or more.
     ``minmax``: (s − min) / (max − min), in [0, 1]; 0 if all are equal.
     ``z``: the standard score; 0 if all are equal.
     ``log_rank``: ln(1 + number of candidates with a higher score), 0 or more.
     All are NaN for a candidate whose signal is NaN, and for all candidates if the
     signal is missing.
+
+    Raises RerankerError if ``name`` is empty or has other characters than letters,
+    digits, _ and -.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise _unnamed(
@@ -109,13 +119,16 @@ def signal(name: str) -> Family:
 
 @parametric_family("NAME")
 def number(name: str) -> Family:
-    """A number of a post, compared with those of the other candidates.
+    """Return the family of features of the posts' numeric field ``name``.
 
     ``value``: the number, in single precision.
-    ``rank_share``: share of the known numbers that are higher, in [0, 1).
-    ``z``: standard score; 0 if all are equal.
-    All are NaN for a post without the number, the last two for all posts of a short
-    list.
+    ``rank_share``: share of the candidates' known numbers that are higher, in [0, 1).
+    ``z``: standard score among the candidates; 0 if all are equal.
+    All are NaN for a post without the number. The last two are NaN in a list that is
+    too short to compare its candidates.
+
+    Raises RerankerError if ``name`` is empty or has other characters than letters,
+    digits, _, - and the period.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise _unnamed(
@@ -137,7 +150,7 @@ def _unnamed(
     name: str,
     expected: str,
 ) -> RerankerError:
-    """Error for a family with a name of another form."""
+    """Return the error for a family with a malformed name."""
     return RerankerError(
         f"found the feature family {kind} with the name {name!r}, "
         f"expected {kind}:NAME with the name of a {expected}"
@@ -149,10 +162,10 @@ def _of_known(
     key: str,
     compare: Callable[[Floats, float], Columns],
 ) -> Family:
-    """Features of the candidates with a signal; NaN for the others.
+    """Return a family whose features are NaN for candidates without the signal ``key``.
 
-    ``compare`` is called with the known values of the signal ``key`` and with
-    :attr:`CandidateList.comparison_factor`.
+    ``compare`` computes the features ``names`` of the others. It gets the known values
+    of the signal and :attr:`CandidateList.comparison_factor`.
     """
 
     def columns(candidates: CandidateList) -> Columns:

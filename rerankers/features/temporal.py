@@ -1,14 +1,14 @@
-"""Time of a post, and density of the best candidates at this time.
+"""Features of a tweet's time, and of how many good candidates are near this time.
 
-Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the
-candidates' times, weighted by their scores, show when the topic was discussed. The
-density of a candidate leaves the candidate out. Densities are computed on a grid with
-linear binning of the weights (Fan & Marron, JCGS 1994), so the work grows linearly with
-the number of candidates.
+This is the temporal feedback by kernel density estimation of Efron, Lin, He & de Vries
+(2014). The candidates' times, weighted by their scores, show when the topic was
+discussed. The density at a candidate's time leaves out the candidate itself. Densities
+are computed on a grid with linear binning of the weights (Fan & Marron, JCGS 1994), so
+the work grows linearly with the number of candidates.
 
 A tweet's identifier contains its time: the bits above the lowest 22 are milliseconds
-since 4 November 2010 (Twitter's Snowflake). Candidates with other identifiers, also
-with smaller numbers, have no time: their features are 0, and no density includes them.
+since 4 November 2010 (Twitter's Snowflake). A candidate with any other identifier, such
+as a smaller number, has no time. Its features are 0, and no density includes it.
 """
 
 import numpy as np
@@ -25,23 +25,28 @@ WIDTHS = (2.0, 6.0, 24.0)  # Standard deviations of the kernels in hours
 
 _HOUR = 3_600_000.0  # In milliseconds
 
-_STEPS = 16  # Steps of the grid in a kernel's width
+_STEPS = 16  # Number of grid steps in a kernel's width
 _BESIDE = float(np.exp(-0.5 / _STEPS**2))  # Height of a kernel one step from its centre
-_REACH = 6  # Widths beyond which a kernel, below 0.00000002 there, counts as 0
+# A kernel counts as 0 at more widths from its centre. There it is below 0.00000002.
+_REACH = 6
 
 _EPOCH = 1_288_834_974_657  # Time zero of identifiers, in milliseconds since 1970
 
 _FIRST = 10**10
-"""Least identifier with a time. Other collections number their posts, with smaller
-numbers; the first identifier with a time was 29,700,859,247."""
+"""Lowest number that is read as an identifier with a time.
 
-_LEAST = 1e-6
+The first tweet with such an identifier had 29,700,859,247. Smaller numbers may be those
+of another collection that numbers its posts.
+"""
+
+_LEAST = 1e-6  # Sums and densities below this are not used as divisors
 
 
 def milliseconds(doc_id: str) -> int | None:
-    """Return the time of a tweet by its identifier, in milliseconds since 1970.
+    """Return the time in a tweet's identifier, in milliseconds since 1970.
 
-    None if the identifier is not a number from 10^10 to 2^63 - 1 in ASCII digits.
+    Returns None if the identifier is not a number from 10^10 to 2^63 - 1 in ASCII
+    digits.
     """
     is_number = doc_id.isascii() and doc_id.isdigit()
     if not is_number or len(doc_id) >= 20:
@@ -53,9 +58,10 @@ def milliseconds(doc_id: str) -> int | None:
 
 
 def newest_doc_id(milliseconds: int) -> str:
-    """Return the greatest identifier of a time, in milliseconds since 1970.
+    """Return the greatest identifier that a tweet of a given time can have.
 
-    Raises ValueError if no identifier has this time.
+    The time is in milliseconds since 1970. Raises ValueError if no identifier has this
+    time.
     """
     number = ((milliseconds - _EPOCH + 1) << 22) - 1
     if not _FIRST <= number < 2**63:
@@ -70,18 +76,20 @@ def newest_doc_id(milliseconds: int) -> str:
     FIRST_STAGE,
 )
 def temporal(candidates: CandidateList) -> Columns:
-    """Time of a post, and density of the best candidates at this time.
+    """Return features of a post's time, and of the best candidates near this time.
 
-    ``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a
-    Gaussian of width h hours and height 1, and w the squared min–max first-stage score;
-    in [0, 1]. The grid's error is below 0.1 % of the height.
-    ``surplus_h``: ``density_h`` divided by the density with w = 1 (at least 0.000001).
-    ``age``: ln(1 + hours between this candidate and the newest).
+    ``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, in [0, 1].
+    K_h is a Gaussian with a width of h hours and the height 1, and w is the squared
+    min–max first-stage score. The error of the grid is below 0.1 % of the height.
+    ``surplus_h``: ``density_h`` divided by the density in which all w are 1. The
+    divisor is at least 0.000001.
+    ``age``: ln(1 + hours between this candidate and the newest one).
     ``newer``: share of the candidates with a time that are newer, in [0, 1).
+    All are 0 for a candidate without a time.
     """
     shape = (2 * len(WIDTHS) + 2, len(candidates))
     values = np.zeros(shape)
-    # 0 for identifiers without a time
+    # An identifier without a time gets 0.
     times = np.array(
         [milliseconds(doc_id) or 0 for doc_id in candidates.doc_ids], dtype=np.int64
     )
@@ -96,9 +104,9 @@ def _features(
     times: Rows,
     weights: Floats,
 ) -> list[npt.NDArray[np.floating]]:
-    """All features of N candidates with times: each [N]."""
+    """Return all features of N candidates that have times, each [N]."""
     ages = (times.max() - times) / _HOUR
-    # Sums over the other candidates: of their weights, and their number
+    # ``totals`` has two sums over the other candidates: of their weights, and of ones.
     ones = np.ones(len(ages))
     stacked = np.stack([weights, ones], axis=1)  # [N, 2]
     totals = stacked.sum(axis=0) - stacked
@@ -118,9 +126,9 @@ def _sums(
     weights: Floats,
     width: float,
 ) -> Floats:
-    """Weighted sums of the others' kernels at each candidate's age: [N, W].
+    """Return weighted sums of the other candidates' kernels at each candidate's age.
 
-    ``weights``: [N, W].
+    ``weights`` [N, W] has W weights of each candidate. The result is [N, W].
     """
     places = _places(ages, width)
     left = places.astype(np.int64)  # Grid point before each candidate
@@ -141,16 +149,16 @@ def _sums(
     )
     sums = (left_sums + right_sums).T
     others = sums - own_kernel[:, None] * weights
-    # Smaller values are rounding errors, of a candidate alone in its time.
+    # Smaller values are rounding errors. They occur if no other candidate is near.
     return np.where(others > 1e-9, others, 0.0)
 
 
 def _places(ages: Floats, width: float) -> Floats:
-    """Places of the candidates on the grid [N], in steps."""
+    """Return the places of the candidates on the grid [N], in steps."""
     order = np.argsort(ages, kind="stable")
     sorted_ages = ages[order] / width
-    # Gaps are cut to the kernels' reach, so the number of candidates bounds the size of
-    # the grid.
+    # Gaps are cut to the kernels' reach. So the number of candidates limits the size of
+    # the grid. The sums stay the same, because kernels count as 0 beyond their reach.
     gaps = np.minimum(
         np.diff(sorted_ages, prepend=sorted_ages[0]),
         _REACH,
@@ -161,10 +169,10 @@ def _places(ages: Floats, width: float) -> Floats:
 
 
 def _smoothed(grids: Floats) -> Floats:
-    """Convolution of grids [W, size] with a kernel of height 1: [W, size].
+    """Return the convolution of grids [W, size] with a kernel of height 1 [W, size].
 
-    The grids are padded by the kernel's reach, because the Fourier transform is
-    periodic.
+    The grids are padded by the kernel's reach, because the Fourier transform treats
+    them as periodic.
     """
     size = grids.shape[1]
     padded = 1 << (size + _REACH * _STEPS).bit_length()

@@ -4,15 +4,15 @@ Each column of a table of posts has a list of numbers for every post:
 
 ``words``          rows of its words in the table of words
 ``hashtag_words``  rows of the words of its hashtags
-``trigrams``       identifiers of its distinct character trigrams, with spaces around
-                   words
+``trigrams``       identifiers of the distinct character trigrams of its words, with
+                   spaces around the words
 ``grams``          the same with four characters
 ``characters``     counts of characters; see :class:`CharacterCounts`
 ``link``           host and path of its URL
                    (:func:`tweetrerank.rerankers.text.words.url_text`) in UTF-8
 
-A column is computed at its first use. A word is looked up once for all topics; the
-posts refer to its properties by its row.
+A column is computed when it is first used. The properties of a word are looked up only
+once for all topics, and posts refer to them by the word's row.
 """
 
 import re
@@ -41,11 +41,11 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
-"""Words of chat and of posts about oneself."""
+"""Words that are typical of chat and of posts about oneself."""
 
 
 class WordColumns(NamedTuple):
-    """Properties of V words: each [V]."""
+    """Properties of V words, each [V]."""
 
     idf: npt.NDArray[np.float32]
     stem: npt.NDArray[np.int32]  # Number of the word's stem
@@ -53,7 +53,7 @@ class WordColumns(NamedTuple):
     is_personal: Bools
 
     def take(self, rows: npt.NDArray[np.integer]) -> "WordColumns":
-        """Return the properties of the words ``rows`` [T]: each [T]."""
+        """Return the properties of the words ``rows`` [T], each [T]."""
         return WordColumns(
             self.idf[rows],
             self.stem[rows],
@@ -63,10 +63,10 @@ class WordColumns(NamedTuple):
 
 
 class _Numbers(dict[str, int]):
-    """Numbers of strings; a new string gets the next free number.
+    """A dictionary that numbers strings. A new string gets the next free number.
 
-    Strings of one ``form`` share a number. ``strings`` are the forms, in the order of
-    their numbers.
+    The function ``form`` maps a string to its normal form, and strings of one form
+    share a number. ``strings`` are the forms in the order of their numbers.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class _Numbers(dict[str, int]):
 
 
 class _SpaceVectors:
-    """Vectors in a space for some words of a table; each is computed once."""
+    """The vectors that words of a table have in a space. Each is computed only once."""
 
     def __init__(self, space: WordSpace) -> None:
         self._space = space
@@ -105,13 +105,13 @@ class _SpaceVectors:
         """Return the vectors of V distinct words.
 
         Args:
-            rows: of the words [V].
-            table_size: number of words of the table.
-            spelled: function from rows to words.
+            rows: rows of the words in the table [V].
+            table_size: number of words in the table.
+            spelled: function that returns the words of given rows.
         """
         missing_places = table_size - len(self._places)
         if missing_places > 0:
-            # Twice the table's size, so that it rarely grows.
+            # Room for more words than there are, so that the array rarely grows.
             unknown = np.full(table_size + missing_places, -1)
             self._places = np.concatenate([self._places, unknown])
         new_rows = rows[self._places[rows] < 0]
@@ -129,7 +129,10 @@ class _SpaceVectors:
 
 
 class WordTable:
-    """Rows of words, extended by the words of new texts; safe in several threads."""
+    """A table with a row for each distinct word. It is thread-safe.
+
+    The words of new texts are added as they are read.
+    """
 
     def __init__(self, idf: Idf) -> None:
         self.idf = idf
@@ -145,13 +148,13 @@ class WordTable:
         return len(self._words.strings)
 
     def rows(self, tokens: Sequence[str]) -> Rows:
-        """Return the rows of words [L]; -1 for END."""
+        """Return the rows of L words [L], and -1 for END. New words are added."""
         with self._lock:
             rows = map(self._words.__getitem__, tokens)
             return np.fromiter(rows, np.int64, len(tokens))
 
     def cut(self, texts: Sequence[str]) -> Ragged:
-        """Return the rows (int32) of the words of each text."""
+        """Return the rows (int32) of the words of each text, as lists."""
         rows_and_ends = self.rows(words.tokens_of(texts))
         rows = Ragged.split(rows_and_ends, -1)
         return Ragged(rows.values.astype(np.int32), rows.starts)
@@ -160,7 +163,7 @@ class WordTable:
         self,
         rows: npt.NDArray[np.integer],
     ) -> list[str]:
-        """Return the words of rows [L]."""
+        """Return the words in the rows [L]."""
         return list(map(self._words.strings.__getitem__, rows.tolist()))
 
     def vectors(
@@ -168,7 +171,7 @@ class WordTable:
         rows: Rows,
         space: WordSpace,
     ) -> Embeddings:
-        """Return the vectors of V distinct words in a space; each is computed once."""
+        """Return the vectors in a space of V distinct words, given by their rows."""
         with self._lock:
             if space not in self._vectors:
                 self._vectors[space] = _SpaceVectors(space)
@@ -176,10 +179,10 @@ class WordTable:
             return vectors.take(rows, len(self), self.spelled)
 
     def columns(self) -> WordColumns:
-        """Return the properties of all words.
+        """Return the properties of all words of the table.
 
-        Words that are new since the last call are added. Arrays that an earlier call
-        returned are not changed.
+        Properties are computed here for the words added since the last call. Arrays
+        that an earlier call returned are not changed.
         """
         with self._lock:
             new_words = self._words.strings[len(self._columns) :]
@@ -194,7 +197,7 @@ class WordTable:
             return WordColumns(*self._columns.arrays())
 
 
-COLUMNS = {  # Name -> type of its numbers
+COLUMNS = {  # Name of a column -> type of its numbers
     "words": np.int32,
     "hashtag_words": np.int32,
     "trigrams": np.uint64,
@@ -204,13 +207,14 @@ COLUMNS = {  # Name -> type of its numbers
 }
 
 BLOCK = 4096
-"""Posts that are read together. Larger blocks are no faster and need more memory."""
+"""Number of posts that are read together. Larger blocks are no faster and need more
+memory."""
 
 _RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
 
 
 class CharacterCounts(NamedTuple):
-    """Counts over the first ``MAX_CHARACTERS`` characters of N posts: each [N]."""
+    """Counts in the first ``MAX_CHARACTERS`` characters of N posts, each [N]."""
 
     characters: Rows
     hashtags: Rows
@@ -219,18 +223,19 @@ class CharacterCounts(NamedTuple):
     question_marks: Rows
     other_scripts: Rows  # Characters outside ASCII
     digits: Rows  # Characters 0 to 9
-    elongations: Rows  # Places with the same letter a to z three times in a row
+    elongations: Rows  # Places where a letter a to z occurs three times in a row
 
 
 class PostTable:
-    """Table of N posts.
+    """A table of N posts.
 
     Args:
         size: N.
-        find: name of one of :data:`COLUMNS` -> the lists of the posts.
+        find: function that returns the column of a name, one of :data:`COLUMNS`.
 
     Attributes:
-        column: ``find``, with a cache.
+        column: the function ``find`` with a cache, so that it is called once for each
+            column.
     """
 
     def __init__(
@@ -246,13 +251,13 @@ class PostTable:
 
     @property
     def counted(self) -> CharacterCounts:
-        """The column ``characters`` as arrays."""
+        """The column ``characters`` as an array for each count."""
         values = self.column("characters").values
         counts = values.reshape(-1, len(CharacterCounts._fields))
         return CharacterCounts(*counts.T)
 
     def take(self, rows: Rows) -> "PostTable":
-        """Return the posts ``rows`` [M], in this order."""
+        """Return a table of the posts ``rows`` [M], in this order."""
         return PostTable(
             len(rows),
             lambda name: self.column(name).take(rows),
@@ -265,7 +270,10 @@ class PostTable:
         urls: Sequence[str],
         words: WordTable,
     ) -> "PostTable":
-        """Read N posts and add their words to a table; equal posts are read once."""
+        """Read N posts, given by their texts and URLs, and add their words to a table.
+
+        Posts with the same text and URL are read only once.
+        """
         number_of: dict[tuple[str, str], int] = {}
         rows = [
             number_of.setdefault(post, len(number_of))
@@ -285,12 +293,15 @@ class PostTable:
 
 
 def spaced(texts: Iterable[Sequence[str]]) -> Ragged:
-    """Code points of texts, given by their words, with a space around each word."""
+    """Return the code points of texts that are given by their words.
+
+    There is a space before and after each word.
+    """
     return code_points([f" {' '.join(words)} " for words in texts])
 
 
 class _Block:
-    """Columns of some posts."""
+    """The columns of some posts that are read together."""
 
     def __init__(
         self,
@@ -371,9 +382,10 @@ class _Block:
 
 
 def _is_elongated(posts: Ragged) -> Bools:
-    """Whether a place and the next two of its post have one letter a to z.
+    """Return for each place whether one letter a to z occurs there and at the next two.
 
-    ``posts``: code points. The last places are left out.
+    ``posts`` are the code points of posts; the three places must be in one post. The
+    last two places of all are left out.
     """
     lower = posts.values | 0x20  # ASCII letters in lower case
     is_letter = (lower >= ord("a")) & (lower <= ord("z"))
@@ -385,7 +397,7 @@ def _is_elongated(posts: Ragged) -> Bools:
 
 def _link_bytes(url: str) -> bytes:
     link = words.url_text(url)
-    # The placeholder of a missing URL contains no words.
+    # The placeholder of a missing URL is dropped, so that no word matches it.
     if link == words.URL_PLACEHOLDER:
         return b""
     # Some posts contain half a surrogate pair.

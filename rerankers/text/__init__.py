@@ -1,1 +1,1 @@
-"""Reading of texts: words, stems, trigrams, identifiers, word vectors."""
+"""Read texts: cut them into words, stems and trigrams, and find their word vectors."""

@@ -1,4 +1,4 @@
-"""Texts as rows of their distinct words."""
+"""Represent texts by the numbers of their words in a list of distinct words."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from tweetrerank.rerankers.text.words import (
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Distinct words of N texts, which have T words in all, V of them distinct."""
+    """N texts of T words in all, as rows in a list of their V distinct words."""
 
-    words: list[str]  # [V]; a few may be equal after shortening
-    texts: Ragged  # N lists: the row in ``words`` of each of the T words
+    words: list[str]  # [V]; a few may be equal because they were shortened later
+    texts: Ragged  # N lists of rows in ``words``, T rows in all
 
     @classmethod
     def from_texts(
@@ -29,9 +29,9 @@ class Lexicon:
         texts: Sequence[str],
         tokens: str = "words",
     ) -> Self:
-        """Split texts into words.
+        """Split texts into words by the rule ``tokens``.
 
-        ``tokens``: the rule, a value of
+        The rules are the values of
         :attr:`tweetrerank.rerankers.text.words.Reading.tokens`.
         """
         if tokens == "words":
@@ -44,7 +44,10 @@ class Lexicon:
         tokens: Iterable[str],
         shorten: bool,
     ) -> Self:
-        """Number the distinct tokens of texts; each text ends with END."""
+        """Number the distinct tokens of some texts, in order of first appearance.
+
+        Each text must end with END.
+        """
         row_of = {END: 0}
         rows = [row_of.setdefault(token, len(row_of)) for token in tokens]
         lists = Ragged.split(
@@ -57,7 +60,7 @@ class Lexicon:
         return cls(words, Ragged(lists.values - 1, lists.starts))
 
     def trigrams(self) -> Ragged:
-        """Character trigrams of each of the T words."""
+        """Return the character trigrams of each of the T words, as T lists."""
         return character_trigrams(self.words).take(self.texts.values)
 
 

@@ -1,4 +1,4 @@
-"""Passages of long texts: a model reads the passage that fits the query best."""
+"""Choose the passage of a long text that a model reads: the best one for the query."""
 
 import re
 from collections import defaultdict
@@ -13,12 +13,14 @@ from tweetrerank.rerankers.text.ragged import Rows
 from tweetrerank.rerankers.text.stems import stem
 from tweetrerank.rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, words
 
-# Two adjacent pieces of this length are a passage, so passages overlap.
+# Characters of a piece, at most. Two adjacent pieces make a passage, so passages
+# overlap by one piece.
 HALF = MAX_CHARACTERS // 2
 
 Counts = npt.NDArray[np.int64]
 
-# A piece ends at the last blank within its length, or at the length without a blank.
+# A piece ends before the last blank within HALF characters. If there is no blank, it
+# has exactly HALF characters.
 _PIECE = re.compile(rf"(?s:.{{1,{HALF}}}(?=\s|\Z)|.{{{HALF}}})")
 
 
@@ -28,10 +30,12 @@ def best_passages(
 ) -> list[str]:
     """Return the part of each of N texts that a model should read for its query.
 
-    A short text is returned as it is, a long one as its best passage. A passage has at
-    most :data:`MAX_CHARACTERS` characters and ends between words. The best passage has
-    the highest BM25 score (k₁ = 0.9, b = 0.4); the first one wins a tie. The statistics
-    of BM25 are over the passages of all long texts of the same query.
+    ``queries`` has one query for each text. A text of up to :data:`MAX_CHARACTERS`
+    characters is returned as it is. Of a longer one, the passage with the highest BM25
+    score (k₁ = 0.9, b = 0.4) is returned; the first one wins a tie. A passage has at
+    most :data:`MAX_CHARACTERS` characters, and ends between words where the text has
+    blanks. BM25 takes its statistics from the passages of all long texts of the same
+    query.
     """
     pairs = zip(queries, texts, strict=True)
     long_texts = defaultdict[str, list[int]](list)
@@ -50,7 +54,7 @@ def _best(
     query: str,
     texts: Sequence[str],
 ) -> list[str]:
-    """Best passage of each of N long texts."""
+    """Return the best passage of each of N long texts for one query."""
     pieces = [_PIECE.findall(text) for text in texts]
     # Each piece but the last of its text begins a passage.
     ends = np.cumsum([len(text_pieces) for text_pieces in pieces])
@@ -74,7 +78,10 @@ def _bm25(
     pieces: Sequence[str],
     begins: Rows,
 ) -> npt.NDArray[np.float64]:
-    """Scores [P] of the passages whose first pieces are ``begins`` [P]."""
+    """Return the BM25 scores [P] of passages.
+
+    ``begins`` [P] has the number of each passage's first piece.
+    """
     counts, lengths = _counts(query, pieces)
     counts = counts[begins] + counts[begins + 1]  # [P, S]
     lengths = lengths[begins] + lengths[begins + 1]  # [P]
@@ -90,13 +97,13 @@ def _counts(
     query: str,
     pieces: Sequence[str],
 ) -> tuple[Counts, Rows]:
-    """Occurrences [N, S] of the query's S stems in N pieces, and their lengths [N].
+    """Return (counts of the query's S stems in N pieces [N, S], lengths of these [N]).
 
-    Lengths are in words. Function words count only if the query has no other words.
+    Lengths are in words. Stop words of the query are left out unless it has no others.
     """
     query_words = set(words(query))
     content_words = query_words - STOP_WORDS
-    # Sorted: sums of scores must not depend on the process's hash seed.
+    # Sorted, because the rounding of sums must not depend on the hash seed.
     stems = sorted(set(map(stem, content_words or query_words)))
     column_of = {name: column for column, name in enumerate(stems)}
     other_words = len(stems)  # One more column for all other words

@@ -1,4 +1,7 @@
-"""Arrays in place of loops over texts: ragged lists, distinct rows, characters."""
+"""Array operations that replace loops over texts.
+
+They work on lists of different lengths, distinct rows, and characters.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,13 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Ragged:
-    """N lists of T values in all, one after the other: token ids, words, spans."""
+    """N lists of different lengths, stored one after the other in an array of T values.
 
-    values: Array  # [T], or [T, K] for values of K numbers
-    starts: Rows  # [N + 1] start of each list in ``values``
+    The values may be token identifiers, rows of words, or spans.
+    """
+
+    values: Array  # [T], or [T, K] if each value is K numbers
+    starts: Rows  # [N + 1] index in ``values`` of each list's start, and T at the end
 
     @classmethod
     def from_lengths(
@@ -33,14 +39,14 @@ class Ragged:
         values: Array,
         lengths: npt.NDArray[np.integer],
     ) -> Ragged:
-        """Cut values into lists of ``lengths`` [N]."""
+        """Cut values into lists of the given lengths [N]."""
         starts = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=starts[1:])
         return Ragged(values, starts)
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Lists of one or more parts, part after part."""
+        """Return the lists of all parts, part after part. There must be a part."""
         if len(parts) == 1:
             return parts[0]
         values = np.concatenate([part.values for part in parts])
@@ -53,9 +59,9 @@ class Ragged:
         values: Rows,
         end: int,
     ) -> Ragged:
-        """Split values at each ``end``, which closes a list and is dropped."""
+        """Split values into lists. Each list is closed by ``end``, which is dropped."""
         ends = np.flatnonzero(values == end)
-        # The n-th list comes after n ends, which are dropped.
+        # The n-th end (from 0) comes after n other ends, which are dropped as well.
         ends -= np.arange(len(ends))
         starts = np.concatenate([[0], ends])
         return cls(values[values != end], starts)
@@ -69,29 +75,32 @@ class Ragged:
         return np.diff(self.starts)
 
     def lengths_of(self, rows: Rows) -> Rows:
-        """Return the lengths [M] of the lists ``rows`` [M], without reading others."""
+        """Return the lengths [M] of the lists ``rows`` [M].
+
+        Other lists are not read, so this is faster than :attr:`lengths` for few lists.
+        """
         return self.starts[rows + 1] - self.starts[rows]
 
     @cached_property
     def owners(self) -> Rows:
-        """List of each value [T], ascending."""
+        """Number of the list that each value belongs to [T]; ascending."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     @cached_property
     def positions(self) -> Rows:
-        """Position [T] of each value in its list, from 0."""
+        """Position of each value in its list [T], from 0."""
         starts = np.repeat(self.starts[:-1], self.lengths)
         return np.arange(len(self.values)) - starts
 
     @cached_property
     def remaining(self) -> Rows:
-        """Number [T] of values from each value to the end of its list, inclusive."""
+        """Number of values from each value, inclusive, to the end of its list [T]."""
         ends = np.repeat(self.starts[1:], self.lengths)
         return ends - np.arange(len(self.values))
 
     @cached_property
     def inside(self) -> Bools:
-        """Whether a place of :meth:`padded` has a value [N, L]."""
+        """Whether each place of :meth:`padded` has a value, not ``fill`` [N, L]."""
         longest = int(self.lengths.max(initial=0))
         columns = np.arange(max(1, longest))
         return columns < self.lengths[:, None]
@@ -103,7 +112,7 @@ class Ragged:
     ) -> Ragged:
         """Return the lists ``rows`` [M] in this order.
 
-        ``longest``: each list is cut to so many values.
+        If ``longest`` is given, each list is cut to its first ``longest`` values.
         """
         lengths = self.lengths_of(rows)
         if longest is not None:
@@ -115,9 +124,9 @@ class Ragged:
         return Ragged(self.values[places], taken.starts)
 
     def padded(self, fill: float) -> Array:
-        """Return the lists as rows [N, L], with ``fill`` after the last value.
+        """Return the lists as the rows of an array [N, L], filled up with ``fill``.
 
-        L is the longest length, at least 1.
+        L is the length of the longest list, but at least 1.
         """
         rows = np.full(
             self.inside.shape,
@@ -133,12 +142,12 @@ def sums_of(
     vectors: Vectors,
     weights: Vectors | None = None,
 ) -> Vectors:
-    """Sum the vectors of each list's rows: [N, E].
+    """Return the sum of the vectors of each list's values [N, E].
 
     Args:
-        lists: N lists of T rows in all.
-        vectors: [V, E].
-        weights: [T] factor of each row's vector. None: 1.
+        lists: N lists. Their T values are rows of ``vectors``.
+        vectors: V vectors [V, E].
+        weights: factor of the vector of each value [T]. None: all are 1.
     """
     if weights is None:
         weights = np.ones(len(lists.values), dtype=np.float32)
@@ -162,10 +171,10 @@ def sums_of(
 
 @cache
 def _sparse_product() -> Any:
-    """SciPy's product of a sparse matrix and vectors, loaded from its extension file.
+    """Return SciPy's function for the product of a sparse matrix and vectors.
 
-    The import of ``scipy.sparse`` would take half a second and 20 MB: it imports most
-    of NumPy.
+    It is loaded from its extension file. Importing ``scipy.sparse`` would take half a
+    second and 20 MB, because that imports most of NumPy.
     """
     scipy = find_spec("scipy")
     assert scipy and scipy.submodule_search_locations
@@ -180,9 +189,9 @@ def _sparse_product() -> Any:
 
 
 class Growing:
-    """Arrays of N rows each, to which rows can be appended.
+    """Several arrays of N rows each, to which rows can be appended.
 
-    The time of an append is proportional to the number of new rows.
+    On average, an append takes time proportional to the number of new rows.
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -193,11 +202,11 @@ class Growing:
         return self._size
 
     def arrays(self) -> list[Array]:
-        """Return the arrays; later appends do not change them."""
+        """Return the arrays. Later appends do not change the returned arrays."""
         return [buffer[: self._size] for buffer in self._buffers]
 
     def append(self, *rows: Array) -> None:
-        """Append rows to each array."""
+        """Append new rows to all arrays: one argument of rows for each array."""
         start = self._size
         end = start + len(rows[0])
         if end > len(self._buffers[0]):
@@ -219,11 +228,11 @@ class Growing:
 
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 divided by the golden ratio.
+"""2^64 divided by the golden ratio, a factor for hashing.
 
 The upper bits of its multiples are spread evenly (Knuth, volume 3, section 6.4).
 """
-_HASH_BITS = np.uint64(48)  # Length of the hash of a sequence of characters
+_HASH_BITS = np.uint64(48)  # Number of bits in the hash of a sequence of characters
 
 
 def distinct(
@@ -233,15 +242,16 @@ def distinct(
     """Find the distinct rows of a table.
 
     Args:
-        columns: one or more columns [T] of integers of at least 0.
-        is_exact: False saves time, but may return a few rows twice.
+        columns: one or more columns of T integers, none below 0.
+        is_exact: if False, the function is faster, but may take a few equal rows for
+            different ones.
 
     Returns:
-        Place of one row of each kind, ascending [U], and kind of each row, from 0 to
-        U - 1 [T].
+        A tuple (places, kinds). ``places`` [U] has the index of one row of each kind,
+        ascending. ``kinds`` [T] has the kind of each row, from 0 to U - 1.
     """
     keys = columns[0].astype(np.uint64)
-    count = int(columns[0].max(initial=0)) + 1  # Keys are below it
+    count = int(columns[0].max(initial=0)) + 1  # All keys are below it
     for column in columns[1:]:
         base = int(column.max(initial=0)) + 1
         if count * base > 2**64:
@@ -258,18 +268,22 @@ def distinct(
 
 
 def _holders(keys: Keys, is_exact: bool = True) -> Rows:
-    """For each row [T], the row that represents all rows with its key."""
+    """Return for each row the row that represents all rows with the same key [T].
+
+    Unless ``is_exact``, a few rows represent themselves although they need not.
+    """
     bits = max(4, int(2 * len(keys)).bit_length())
     hashes = (keys * GOLDEN) >> np.uint64(64 - bits)
     slots = hashes.astype(np.int64)
     table = np.empty(2**bits, dtype=np.int64)
-    # In each round, one of the rows that share a slot holds it. Rows of the same key
-    # are represented by it. The few rows of other keys compete again in the next round.
+    # In each round, one of the rows that share a slot wins the slot. It represents all
+    # rows with the same key. The few rows with other keys compete again in the next
+    # round.
     table[slots] = np.arange(len(keys))
     holders = table[slots]
     pending = np.flatnonzero(keys[holders] != keys)
     if not is_exact:
-        holders[pending] = pending  # Each row represents itself
+        holders[pending] = pending  # Each of these rows represents itself
         return holders
     while len(pending):
         table[slots[pending]] = pending
@@ -280,9 +294,9 @@ def _holders(keys: Keys, is_exact: bool = True) -> Rows:
 
 
 def among(values: Array, few: Array) -> Bools:
-    """Whether each value [T] is among a few ascending values.
+    """Return whether each value [T] is among a few values, which must be ascending.
 
-    Faster than NumPy's ``isin``, which sorts the values.
+    This is faster than NumPy's ``isin``, which sorts the values.
     """
     if not len(few):
         return np.zeros(len(values), dtype=np.bool_)
@@ -291,7 +305,7 @@ def among(values: Array, few: Array) -> Bools:
 
 
 def code_points(texts: Sequence[str]) -> Ragged:
-    """Unicode code points (uint32) of each text."""
+    """Return the Unicode code points (uint32) of each text, as lists."""
     # Some posts contain half a surrogate pair.
     encoded = "".join(texts).encode("utf-32-le", errors="surrogatepass")
     codes = np.frombuffer(encoded, dtype="<u4").astype(np.uint32)
@@ -304,10 +318,10 @@ def code_points(texts: Sequence[str]) -> Ragged:
 
 
 def distinct_grams(codes: Ragged, size: int) -> Ragged:
-    """Identify the distinct sequences of ``size`` characters in each text.
+    """Return identifiers of the distinct sequences of ``size`` characters in each text.
 
-    ``codes``: the texts' :func:`code_points`. Identifiers (uint64) are hashes of 48
-    bits, ascending in each text.
+    ``codes`` are the :func:`code_points` of the texts. Identifiers (uint64) are hashes
+    of 48 bits, and are ascending in each text.
     """
     characters = codes.values.astype(np.uint64) + np.uint64(1)
     owners = codes.owners
@@ -317,7 +331,8 @@ def distinct_grams(codes: Ragged, size: int) -> Ragged:
         keys += characters[offset : count + offset]
         keys *= GOLDEN
     keys >>= np.uint64(16)
-    # The text's number above the hash: one sort orders the hashes of all texts.
+    # The number of the text is put above the bits of the hash, so that one sort orders
+    # the hashes of all texts.
     keys |= owners[:count].astype(np.uint64) << _HASH_BITS
     is_in_one_text = owners[:count] == owners[size - 1 :]
     keys = keys[is_in_one_text]

@@ -1,12 +1,12 @@
-"""Spaces of word vectors in which every word has a vector.
+"""Spaces of word vectors, in which every word has a vector.
 
-:func:`general` is the space of the package ``wordllama``: 32,000 vectors of pieces of
-words, distilled from the input embeddings of large language models (Miller 2024,
-https://github.com/dleemiller/WordLlama). A word's vector is the sum of its pieces'
-vectors. :class:`AdaptedSpace` is fitted to the posts of one collection; see
-:mod:`tweetrerank.pipeline.adapt`.
+:func:`general` returns the space of the package ``wordllama``. It has the vectors of
+32,000 pieces of words, which were distilled from the input embeddings of large language
+models (Miller 2024, https://github.com/dleemiller/WordLlama). The vector of a word is
+the sum of its pieces' vectors. :class:`AdaptedSpace` is fitted to the posts of one
+collection; see :mod:`tweetrerank.pipeline.adapt`.
 
-A text's vector is the sum of its words' vectors.
+The vector of a text is the sum of its words' vectors.
 """
 
 import hashlib
@@ -41,22 +41,22 @@ ADAPTED = "adapted"
 SHORT = 1e-6  # Length up to which a vector counts as 0
 
 LETTERS = 1.5
-"""Least number of letters per piece in a known word. In Arabic or Chinese each piece is
-a letter."""
+"""A word of several pieces counts as known if it has so many letters per piece or more.
+In Arabic or Chinese, each piece is a single letter."""
 
 BLOCK = 256
-"""Words cut into pieces together. The tokenizer's time grows faster than their number.
-"""
+"""Number of words that are cut into pieces together. The tokenizer's time grows faster
+than the number of words."""
 
 FORMAT = "1"
 _SHA256 = "sha256"
 
 
 class Embeddings(NamedTuple):
-    """Vectors of V words in a space.
+    """The vectors of V words in a space.
 
-    The vector of an unknown word is made of its letters' vectors, so it describes the
-    spelling.
+    An unknown word is cut into pieces of hardly more than a letter. So the sum of their
+    vectors describes its spelling rather than its meaning.
     """
 
     vectors: Vectors  # [V, E]
@@ -65,11 +65,12 @@ class Embeddings(NamedTuple):
 
 
 Compute = Callable[[Sequence[str]], tuple[Vectors, Vectors]]
-"""One or more words, V -> their vectors [V, E], and 1 or 0 for known or unknown [V]."""
+"""Function that returns (vectors [V, E], 1 for each known word, else 0 [V]) of V words.
+There is at least one word."""
 
 
 class WordSpace:
-    """Vectors of any words, of ``size`` E."""
+    """A space in which any word has a vector of E numbers; E is the ``size``."""
 
     def __init__(
         self,
@@ -80,11 +81,11 @@ class WordSpace:
         self._compute = compute
 
     def vectors(self, words: Sequence[str]) -> Vectors:
-        """Return the vectors of V words: [V, E]."""
+        """Return the vectors of V words [V, E]."""
         return self.take(words).vectors
 
     def take(self, words: Sequence[str]) -> Embeddings:
-        """Return the vectors of V words, with their lengths."""
+        """Return the vectors of V words, their lengths, and which words are known."""
         if words:
             vectors, is_known = self._compute(words)
         else:
@@ -95,13 +96,13 @@ class WordSpace:
 
 @lru_cache(maxsize=1)
 def general() -> WordSpace:
-    """Space of the package ``wordllama``, of 256 dimensions.
+    """Return the space of the package ``wordllama``, which has 256 dimensions.
 
-    Raises RerankerError if the package is missing or of an unknown version.
+    Raises RerankerError if the package or its word vectors are missing or unreadable.
     """
     from tokenizers import Tokenizer
 
-    # Only the package's files are used: its code may download other vectors.
+    # Only the package's files are used, because its code may download other vectors.
     package = importlib.util.find_spec("wordllama")
     if package is None or not package.submodule_search_locations:
         raise RerankerError(
@@ -122,16 +123,17 @@ def general() -> WordSpace:
 
 
 class _PieceSums:
-    """Computation of word vectors as sums of the vectors of pieces."""
+    """A function that computes word vectors as sums of the vectors of pieces."""
 
     def __init__(
         self,
         vectors: npt.NDArray[np.float16],
         tokenizer: Any,
     ) -> None:
-        self._vectors = vectors  # In half precision; only those in use are widened
-        # The model alone takes two thirds of the tokenizer's time. It ignores special
-        # tokens.
+        # In half precision. Only those in use are converted to single precision.
+        self._vectors = vectors
+        # The tokenizer's model alone takes two thirds of the time. It ignores special
+        # tokens, which words do not need.
         self._model = tokenizer.model
         self._begins_word = np.zeros(len(vectors), np.bool_)
         for piece, number in tokenizer.get_vocab().items():
@@ -158,11 +160,12 @@ class _PieceSums:
         self,
         words: Sequence[str],
     ) -> tuple[Vectors, Rows]:
-        """Vectors [V, E] of words, and their numbers of pieces [V]."""
+        """Return (vectors [V, E], number of pieces [V]) of V words."""
         clean = [_without_surrogates(word) for word in words]
         text = " ".join(clean)
-        # One text takes half the time of a list. Its words can be separated if each
-        # word begins with a piece that begins with a space.
+        # Cutting all words as one text takes half the time of cutting them one by one.
+        # Afterwards the words can be told apart if only their first pieces begin with a
+        # space.
         is_separable = text.split() == clean and "▁" not in text
         if is_separable:
             ids = np.array(self._cut(text), np.int64)
@@ -178,13 +181,13 @@ class _PieceSums:
         return sums_of(pieces, vectors), pieces.lengths
 
     def _cut(self, text: str) -> list[int]:
-        """Identifiers of the pieces of a text."""
+        """Return the identifiers of the pieces of a text."""
         spaced = f"▁{text.replace(' ', '▁')}"
         return [piece.id for piece in self._model.tokenize(spaced)]
 
 
 def _without_surrogates(word: str) -> str:
-    """The word with ``?`` for lone surrogates, which UTF-8 cannot encode."""
+    """Return the word with ``?`` for lone surrogates, which UTF-8 cannot encode."""
     if word.isascii():
         return word
     return word.encode(errors="replace").decode()
@@ -195,7 +198,7 @@ def _lengths(vectors: Vectors) -> Vectors:
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Scale vectors [V, E] to length 1; vectors of length 0 stay 0."""
+    """Scale vectors [V, E] to length 1. Those no longer than ``SHORT`` become 0."""
     lengths = _lengths(vectors)
     reciprocals = 1 / np.maximum(lengths, SHORT)
     factors = np.where(lengths > SHORT, reciprocals, 0)
@@ -203,7 +206,10 @@ def unit(vectors: Vectors) -> Vectors:
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
-    """Sum the general vectors of each text's words: [T, E], of length 1 or 0."""
+    """Return the vector of each text [T, E]: the sum of its words' general vectors.
+
+    It is scaled to length 1, but it is 0 for a text without words.
+    """
     lexicon = Lexicon.from_texts(texts)
     vectors = general().vectors(lexicon.words)
     return unit(sums_of(lexicon.texts, vectors))
@@ -214,18 +220,19 @@ def general_vectors(
     common: int = 20_000,
     size: int = 100,
 ) -> WordVectors:
-    """General vectors for a training, in place of a file of word vectors.
+    """Return general word vectors for a training that has no file of word vectors.
 
-    They are those of the ``common`` most frequent English words, then of the words of
-    the texts, in ``size`` dimensions. Both parts begin with the most frequent words, as
-    a file does.
+    The words are the ``common`` most frequent English words, followed by the words of
+    the texts. Both parts begin with their most frequent words, as a file does. The
+    vectors are reduced to ``size`` dimensions.
     """
     from wordfreq import top_n_list
 
-    listed: dict[str, None] = {}  # In order; words of wordfreq may have several of ours
+    # Keeps the order. A word of wordfreq may be cut into several of our words.
+    listed: dict[str, None] = {}
     for word in top_n_list("en", common):
         listed.update(dict.fromkeys(cut_words(word)))
-    counts = Counter[str]()  # Texts with each word
+    counts = Counter[str]()  # Number of texts with each word
     for text in texts:
         counts.update(set(cut_words(text)))
     listed.update((word, None) for word, _ in counts.most_common())
@@ -236,15 +243,15 @@ def general_vectors(
 class AdaptedSpace(WordSpace):
     """Word vectors fitted to the posts of a collection.
 
-    The vector of word w is ``general(w) · linear + codes[w] · scales[w]``: its general
-    vector, mapped, plus what the posts add to it. Words that the posts lack have the
-    first part only.
+    The vector of a word w is ``general(w) · linear + codes[w] · scales[w]``. The first
+    part maps its general vector by a matrix, and the second is what the posts add to
+    it. A word that the posts do not have gets the first part only.
 
     Args:
         words: W words of the posts.
-        codes: [W, E].
-        scales: [W].
-        linear: [256, E].
+        codes: what the posts add to each word, rounded to eight bits [W, E].
+        scales: factor of each word's codes [W].
+        linear: matrix from general vectors to those of this space [256, E].
     """
 
     def __init__(
@@ -262,7 +269,7 @@ class AdaptedSpace(WordSpace):
         super().__init__(linear.shape[1], self._vectors_of)
 
     def knows(self, word: str) -> bool:
-        """Whether the posts had this word."""
+        """Return whether the posts had this word."""
         return word in self._row_of
 
     def _vectors_of(
@@ -283,7 +290,10 @@ class AdaptedSpace(WordSpace):
         return vectors, is_known
 
     def content(self, description: Mapping[str, str]) -> bytes:
-        """Return the content of a safetensors file; the description is its header."""
+        """Return the space as the content of a safetensors file.
+
+        The file's header has ``description``, the format and a SHA-256.
+        """
         spelled = "\n".join(self.words).encode(errors="replace")
         arrays: Arrays = {
             "words": np.frombuffer(spelled, dtype=np.uint8),
@@ -297,9 +307,10 @@ class AdaptedSpace(WordSpace):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of :meth:`content`.
+        """Read a file that :meth:`content` made.
 
-        Raises RerankerError if it is missing, damaged or of another format.
+        Warns if the file is so old that it has no SHA-256. Raises RerankerError if the
+        file is missing, damaged or of another format.
         """
         try:
             return cls._load(path)
@@ -353,7 +364,7 @@ def _unreadable(path: Path, error: Exception) -> RerankerError:
 
 
 def _digest(arrays: Arrays, description: Mapping[str, str]) -> str:
-    """SHA-256 of an adapted space's arrays and description."""
+    """Return a SHA-256 of an adapted space's arrays and description."""
     header = json.dumps(description, sort_keys=True)
     digest = hashlib.sha256(header.encode())
     for name, array in sorted(arrays.items()):
@@ -363,7 +374,10 @@ def _digest(arrays: Arrays, description: Mapping[str, str]) -> str:
 
 
 def quantized(vectors: Vectors) -> tuple[Codes, Vectors]:
-    """Round vectors [V, E] to eight bits: codes [V, E] and scales [V]."""
+    """Round vectors [V, E] to eight bits; return (codes [V, E], scales [V]).
+
+    A vector is about its codes multiplied by its scale.
+    """
     largest = np.abs(vectors).max(axis=1, initial=0.0)
     scales = largest / 127
     divisors = np.where(scales > 0, scales, 1)

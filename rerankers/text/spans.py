@@ -1,4 +1,4 @@
-"""Words and letters of a text as models read them, with their original characters."""
+"""Find the original characters of the words and letters that a model reads."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -18,19 +18,19 @@ _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _QUERY_AND_FRAGMENT = re.compile(r"/*(?:[?#].*)?\Z", re.DOTALL)
 _BLANKS = re.compile(f"[_{reading.END}]")
 _APOSTROPHE = re.compile("’")
-_CHARACTER = regex.compile(r"\X")  # With its marks
+_CHARACTER = regex.compile(r"\X")  # A character together with its marks
 _PART = regex.compile(r"[\w\p{M}]+|[^\w\p{M}]+")  # A word, or the text between words
 
 
 class Word(NamedTuple):
-    """A word as models read it."""
+    """A word as models read it, and where it comes from."""
 
-    text: str  # Normalised; see :func:`tweetrerank.rerankers.text.words.words`
-    spans: tuple[Span, ...]  # Original characters of each character of ``text``
+    text: str  # As :func:`tweetrerank.rerankers.text.words.words` returns it
+    spans: tuple[Span, ...]  # Span in the original text of each character of ``text``
 
     @property
     def place(self) -> Span:
-        """Span from the first character to the last."""
+        """Span in the original text of the whole word."""
         first_start, _ = self.spans[0]
         _, last_end = self.spans[-1]
         return first_start, last_end
@@ -40,9 +40,10 @@ def trigram_spans(
     spans: Sequence[Span],
     letters: str,
 ) -> list[Span]:
-    """Return the span at the centre of each trigram of ``#letters#``.
+    """Return the span of the central letter of each trigram of ``#letters#``.
 
-    ``spans``: of each letter. A letter has as many trigrams as bytes in UTF-8.
+    ``spans`` has the span of each letter. Trigrams are sequences of bytes, so a letter
+    is at the centre of as many trigrams as it has bytes in UTF-8.
     """
     sizes = (len(letter.encode(errors="replace")) for letter in letters)
     return _repeated(spans, sizes)
@@ -59,7 +60,10 @@ def _repeated(
 
 
 def find_words(text: str) -> list[Word]:
-    """Trace the words of :func:`tweetrerank.rerankers.text.words.words`."""
+    """Return the words of a text with the spans of their original characters.
+
+    The words are those of :func:`tweetrerank.rerankers.text.words.words`.
+    """
     traced = _Traced.of(text[: reading.MAX_CHARACTERS])
     traced = traced.sub(reading.BRACKETS, " ")
     traced = traced.sub(reading.MENTION_OR_LINK, " ")
@@ -82,9 +86,10 @@ def find_words(text: str) -> list[Word]:
 
 
 def find_url(url: str) -> tuple[str, list[Span]]:
-    """Trace the letters of :func:`tweetrerank.rerankers.text.words.url_text`.
+    """Return (letters, span of each letter) of a URL's host and path.
 
-    Returns the letters and their spans; no letters without a URL.
+    The letters are those of :func:`tweetrerank.rerankers.text.words.url_text`, but ""
+    where that function returns the placeholder.
     """
     traced = _Traced.of(url[: reading.MAX_CHARACTERS])
     traced = traced.sub(_AROUND, "")
@@ -98,7 +103,7 @@ def find_url(url: str) -> tuple[str, list[Span]]:
 
 
 class _Traced(NamedTuple):
-    """A text during normalisation, with the original span of each character."""
+    """A text in the course of normalisation, with each character's original span."""
 
     text: str
     spans: list[Span]
@@ -113,7 +118,7 @@ class _Traced(NamedTuple):
         pattern: re.Pattern[str],
         replacement: str | Callable[[re.Match[str]], str],
     ) -> "_Traced":
-        """``pattern.sub(replacement, text)``."""
+        """Do ``pattern.sub(replacement, text)`` and keep track of the spans."""
         texts: list[str] = []
         spans: list[Span] = []
         copied = 0  # Characters of the old text
@@ -137,15 +142,17 @@ class _Traced(NamedTuple):
         end: int,
         length: int,
     ) -> list[Span]:
-        """Spans of ``length`` characters that replace those from start to end."""
+        """Return the spans of ``length`` characters that replace [start, end)."""
         if not length:
             return []
         old_spans = self.spans[start:end]
-        if not old_spans:  # An insertion has an empty span.
+        # What is inserted gets an empty span.
+        if not old_spans:
             place, _ = self.spans[start]
             return [(place, place)] * length
-        # Each new character gets one old character. The last new character gets all
-        # remaining old ones, at least the last.
+        # Each new character stands for one old character, and the last new character
+        # for all the remaining ones. If there are more new characters than old ones,
+        # the surplus stands for the last old one.
         last = len(old_spans) - 1
         spans = [old_spans[min(number, last)] for number in range(length)]
         last_start, _ = spans[-1]
@@ -154,7 +161,7 @@ class _Traced(NamedTuple):
         return spans
 
     def lower(self) -> "_Traced":
-        # A letter's neighbours may change its lower case, but not the length of that.
+        # A letter's lower case may depend on its neighbours, but its length does not.
         lengths = (len(letter.lower()) for letter in self.text)
         return _Traced(
             self.text.lower(),
@@ -162,7 +169,10 @@ class _Traced(NamedTuple):
         )
 
     def fold(self) -> "_Traced":
-        """Letters without style and accents; a letter's span includes its accents."""
+        """Do what :func:`tweetrerank.rerankers.text.spellings.fold` does.
+
+        A letter's span includes the accents that it loses.
+        """
         lengths = (len(normalize("NFKD", letter)) for letter in self.text)
         spans = _repeated(self.spans, lengths)
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
@@ -171,7 +181,7 @@ class _Traced(NamedTuple):
         return traced._composed()
 
     def _composed(self) -> "_Traced":
-        """Letters and their marks as one character, or without the marks."""
+        """Join each letter and its marks to one character, or remove the marks."""
         text = ""
         spans: list[Span] = []
         for word in _PART.finditer(self.text):
@@ -190,7 +200,10 @@ def _spans_of_letters(
     old_spans: Sequence[Span],
     count: int,
 ) -> list[Span]:
-    """Spans of ``count`` letters; the last letter gets the marks after it."""
+    """Return the spans of the ``count`` letters that replace one character.
+
+    The span of the last letter includes all marks.
+    """
     end = max(span_end for _, span_end in old_spans)
     last_start, _ = old_spans[min(count, len(old_spans)) - 1]
     spans = list(old_spans[: count - 1])

@@ -1,10 +1,10 @@
-"""One spelling for words that writers spell in several ways, in any script.
+"""Give words that people spell in several ways one spelling, in any script.
 
-Accents are folded in scripts where a word without them is the same word: Latin, Greek,
-Arabic, Hebrew, stress in Cyrillic. They are kept where a mark is a letter (``が``,
-``क्या``, ``й``), and in words with letters that only Vietnamese has, because there a
-tone distinguishes words (``bệnh``). Letters and signs that writers of a script use for
-one another become one letter (:data:`SPELLINGS`).
+Accents are removed where a word without them is still the same word: in Latin, Greek,
+Arabic and Hebrew script, and the stress marks of Cyrillic. A mark is kept if it belongs
+to the letter (``が``, ``क्या``, ``й``). All accents of a word are kept if the word has
+letters that only Vietnamese has (``bệnh``), because Vietnamese tones distinguish words.
+Letters and signs that writers of a script interchange become one (:data:`SPELLINGS`).
 """
 
 import re
@@ -19,29 +19,30 @@ UNSPACED_SCRIPTS = (
     r"[\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}"
     r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
 )
-"""Pattern of a character of a script without spaces between words."""
+"""Pattern of one character of a script that writes no spaces between words."""
 
-# Horn, hook above, dot below a vowel, or a tone next to another mark. Other languages'
-# letters lack them. Each word is tested alone, so that a query and a post agree on a
-# word whatever their other words are.
+# What only Vietnamese words have: a horn, a hook above, a dot below a vowel, or a tone
+# next to another mark. Each word is tested by itself, so that a query and a post agree
+# on the word whatever their other words are.
 _VIETNAMESE = re.compile(
     "[\u031b\u0309]|[aeiouy]\u0323|[\u0302\u0306][\u0300\u0301\u0303]"
 )
 _WORD = regex.compile(r"[\w\p{M}]+")
 
-# Letters that decomposition would take for accented ones
+# Letters that would lose a mark that belongs to them, with their decomposed forms
 _LETTERS = {letter: unicodedata.normalize("NFD", letter) for letter in "йїўѓќ"}
 _ACCENT = regex.compile(
     r"[\p{Inherited}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}\p{Syriac}]"
 )
 _CLASSES_OF_LETTERS = (0, 7, 8, 9)
-"""Unicode's combining classes of marks that belong to a letter: nukta, voicing of kana,
-virama."""
+"""Unicode's combining classes of marks that belong to a letter, such as the nukta, the
+voicing marks of kana and the virama."""
 _TATWEEL = "\u0640"  # Lengthens Arabic words
 
-# First line: letters of Turkish, Maltese and Icelandic, and apostrophes. Second line:
-# yeh, kaf, heh and teh marbuta of Arabic, Persian and Urdu, as in Lucene's
-# normalization filters. Then signs of Indic scripts.
+# Each pair is a letter and its replacement. The first line has letters of Turkish,
+# Maltese and Icelandic, and apostrophes. The second has yeh, kaf, heh and teh marbuta
+# of Arabic, Persian and Urdu, as in Lucene's normalization filters. The others have
+# signs of Indic scripts.
 _ALIKE = """
 ı i, ħ h, ð d, þ th, ʼ ', ʻ ', ՚ ', ׳ ',
 ى ي, ی ي, ک ك, ہ ه, ة ه,
@@ -60,30 +61,31 @@ _TONE = r"[\u0309\u0323]"
 SPELLINGS: list[tuple[Any, str | Callable[[Any], str]]] = [
     (regex.compile(pattern, regex.V1), replacement)
     for pattern, replacement in (
-        # A blank between the parts of a Persian word, as in Lucene
+        # The non-joiner between the parts of a Persian word becomes a blank, as in
+        # Lucene.
         (r"(?<=\p{Arabic})\u200c+(?=\p{Arabic})", " "),
-        # In other words no character: soft hyphens, joiners, variation selectors,
-        # keys around digits
+        # Elsewhere invisible characters are dropped: soft hyphens, joiners, variation
+        # selectors, and the key around a digit.
         (rf"(?<=\w)[{_INVISIBLE}\u20e3]+", ""),
         (rf"(?<={UNSPACED_SCRIPTS})\u200b+(?={UNSPACED_SCRIPTS})", ""),
         (r"[\p{Nd}--[0-9]]", lambda match: str(unicodedata.digit(match[0], match[0]))),
         (f"[{''.join(_ONE_LETTER)}]", lambda match: _ONE_LETTER[match[0]]),
         ("\u06d5\u0654", "ه"),  # Persian ezafe
-        ("եւ", "եվ"),  # Capitals of the ligature in the first
+        ("եւ", "եվ"),  # The ligature և decomposes to եւ, but its capitals are ԵՎ.
         (r"(?<=\w)[՛՜՞](?=\w)", ""),  # Armenian punctuation, after the stressed vowel
         ("\u093c", ""),  # Nukta of Devanagari
         ("ङ्(?=[क-घ])|ञ्(?=[च-झ])|ण्(?=[ट-ढ])|न्(?=[त-ध])|म्(?=[प-भ])", "\u0902"),
         ("เเ", "แ"),
-        # The tone before the ring of Thai and Lao am
+        # Thai and Lao am: the tone goes before the ring.
         ("([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])(?=[\u0e32\u0eb2])", r"\2\1"),
-        # Vietnamese: thủy and thuỷ
+        # Vietnamese: thủy becomes thuỷ.
         (rf"(?:(?<=o){_TONE}[ae]|(?<=u){_TONE}y)(?!\w)", lambda match: match[0][::-1]),
     )
 ]
-"""Patterns in lower case and form KD, and their replacements.
+"""Patterns and their replacements, for text in lower case and Unicode's form KD.
 
-They leave one of several spellings of a word: letters and digits of one value,
-invisible characters, optional marks, orders of marks.
+They reduce several spellings of a word to one. Spellings differ in letters or digits of
+equal value, in invisible characters, in optional marks, and in the order of marks.
 """
 
 _HAS_SPELLINGS = re.compile(
@@ -92,11 +94,18 @@ _HAS_SPELLINGS = re.compile(
     "\u2010-\u205f\u20a0-\u20bf\u2100-\u2bff\u3000-\u9fff"
     "\U0001f000-\U0001faff]"
 )
-"""A character outside the ranges of most posts; no pattern matches within these."""
+"""Pattern of a character that some pattern of :data:`SPELLINGS` may match.
+
+Most posts have no such character, so the patterns need not be tried.
+"""
 
 
 def fold(line: str) -> str:
-    """Normalise a line in lower case: one spelling, without accents and styles."""
+    """Return a line in lower case with one spelling of each word.
+
+    Accents are removed, except from Vietnamese words and where they belong to a letter.
+    Styled letters become plain ones. ``line`` must already be in lower case.
+    """
     # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
     decomposed = unicodedata.normalize("NFKD", line).lower()
     if decomposed.isascii():
@@ -108,7 +117,11 @@ def fold(line: str) -> str:
 
 
 def _composed(decomposed: str) -> str:
-    """Normal form C of a text in form KD, without the accents of its words."""
+    """Compose a text in form KD to form C, without accents.
+
+    Words that :data:`_VIETNAMESE` recognises keep their accents, and so do letters that
+    a mark belongs to.
+    """
     if not _VIETNAMESE.search(decomposed):
         return _without_accents(decomposed)
     return _WORD.sub(
@@ -118,9 +131,9 @@ def _composed(decomposed: str) -> str:
 
 
 def composition(word: str) -> Callable[[str], str]:
-    """Return the function that composes parts of a word in form KD to form C.
+    """Return the function that composes parts of ``word`` from form KD to form C.
 
-    It removes accents, except those of a Vietnamese word.
+    The function removes accents, unless the whole word is Vietnamese.
     """
     if _VIETNAMESE.search(word):
         return _with_accents

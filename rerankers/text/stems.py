@@ -1,4 +1,4 @@
-"""Stems of words by Porter's algorithm (1980), with NLTK's extensions."""
+"""Find the stems of words by Porter's algorithm (1980) with NLTK's extensions."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -28,18 +28,18 @@ _ENDINGS_OF_STEPS = {
     "_step5a": ("e",),
     "_step5b": ("ll",),
 }
-"""Endings of the words that each step of NLTK's stemmer changes, with its exceptions.
+"""Name of each step of NLTK's stemmer -> endings of all words that the step may change.
 """
 
 _ENDINGS = tuple(chain.from_iterable(_ENDINGS_OF_STEPS.values()))
 
 
 def _porter() -> ModuleType:
-    """NLTK's module of the stemmer, without the packages around it.
+    """Import NLTK's stemmer module without the packages that contain it.
 
-    They import pandas, scikit-learn and SciPy: two seconds and 120 MiB. Empty packages
-    take their place during the import and are removed, so that NLTK can be imported
-    completely later.
+    Those packages import pandas, scikit-learn and SciPy, which takes two seconds and
+    120 MiB. Empty packages take their place during the import. Afterwards they are
+    removed, so that a later import of NLTK gets all of it.
     """
     if "nltk" in sys.modules:
         return import_module("nltk.stem.porter")
@@ -68,7 +68,7 @@ Step = Callable[[str], str]
 
 
 def _only_for(endings: tuple[str, ...], step: Step) -> Step:
-    """The step, applied only to words with one of the endings."""
+    """Return the step in a form that leaves words without one of the endings alone."""
 
     def guarded(word: str) -> str:
         if word.endswith(endings):
@@ -79,9 +79,9 @@ def _only_for(endings: tuple[str, ...], step: Step) -> Step:
 
 
 def _stemmer() -> Any:
-    """NLTK's stemmer, with steps that skip the words they cannot change.
+    """Return NLTK's stemmer, with steps that skip the words they cannot change.
 
-    It takes a third of the time.
+    This way stemming takes a third of the time.
     """
     stemmer = _porter().PorterStemmer()
     for name, endings in _ENDINGS_OF_STEPS.items():
@@ -94,9 +94,9 @@ _STEMMER = _stemmer()
 
 @lru_cache(maxsize=200_000)
 def stem(word: str) -> str:
-    """Return the stem of a word: ``cuts`` -> ``cut``."""
+    """Return the stem of a word in lower case: ``Cuts`` -> ``cut``."""
     lower = word.lower()
-    # Half of all words, mostly names and numbers, need no call of NLTK.
+    # Half of all words, mostly names and numbers, do not need NLTK.
     if not lower.endswith(_ENDINGS):
         return lower
     return str(_STEMMER.stem(lower))

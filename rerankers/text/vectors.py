@@ -1,4 +1,7 @@
-"""Word vectors: word2vec's binary form, GloVe's text form and archive, operations."""
+"""Read, write, scale and reduce word vectors.
+
+The forms are word2vec's binary files, GloVe's text files and GloVe's zip archive.
+"""
 
 import gzip
 import zipfile
@@ -18,17 +21,17 @@ Matrix = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class WordVectors:
-    """V words, most frequent first, and their vectors."""
+    """V words, the most frequent first, and a vector of E numbers for each."""
 
     words: list[str]
     matrix: Matrix  # [V, E]
 
 
 def read_vectors(path: Path) -> WordVectors:
-    """Read a word2vec file (``.bin`` in its name) or a GloVe text file.
+    """Read a word2vec file (with ``.bin`` in its name) or a GloVe text file.
 
-    Either may be compressed (``.gz``). Raises RerankerError if the file is missing,
-    incomplete or of another form.
+    Either may be compressed (``.gz``). Raises RerankerError if the file is missing or
+    incomplete, has another form, or has a number that is not finite.
     """
     data = _read(path)
     parse = _parse_binary if ".bin" in path.suffixes else _parse_text
@@ -58,7 +61,11 @@ def _read(path: Path) -> bytes:
 
 
 def _parse_binary(data: bytes) -> WordVectors:
-    """Parse ``V E\\n``, then a name, a space and E little-endian floats per word."""
+    """Parse word2vec's binary form.
+
+    It is a line ``V E``, then for each word its name, a space, and E little-endian
+    floats. Raises ValueError or IndexError for another form.
+    """
     position = data.index(b"\n") + 1
     count, size = map(int, data[:position].split())
     if size < 1 or not 0 <= count * size <= len(data) // 4:
@@ -82,8 +89,11 @@ def _parse_binary(data: bytes) -> WordVectors:
 
 
 def _parse_text(data: bytes) -> WordVectors:
-    """Parse lines of a word and E numbers; a first line of two numbers is skipped."""
-    # Only \n ends a line: words of published files contain other line separators.
+    """Parse lines that each have a word and E numbers.
+
+    A header line with two numbers is skipped. Raises ValueError for another form.
+    """
+    # Only \n ends a line, because words of published files contain other separators.
     text = data.decode("utf-8", errors="replace")
     text = text.removesuffix("\n")
     lines = [line.rstrip(" \r") for line in text.split("\n")]
@@ -115,12 +125,13 @@ def read_archive(
     size: int,
     choose: Callable[[Sequence[str]], Sequence[bool]],
 ) -> WordVectors:
-    """Read chosen words of GloVe's zip archive, in its order.
+    """Read the chosen words and their vectors from GloVe's zip archive, in its order.
 
     Args:
         path: the archive.
-        size: dimensions of the vectors.
-        choose: words, most frequent first -> whether to read each word.
+        size: number of dimensions of the vectors.
+        choose: function that gets all words, the most frequent first, and says for each
+            word whether to read it.
 
     Raises RerankerError if the archive is damaged or has no vectors of this size.
     """
@@ -147,26 +158,27 @@ def read_archive(
 
 
 WORD2VEC_LENGTH = 2.9
-"""Mean Euclidean length of common words' vectors in GoogleNews' word2vec (300
-dimensions).
-"""
+"""Mean Euclidean length of the vectors of common words in word2vec's GoogleNews file
+(300 dimensions)."""
 
 OTHERS_LENGTH = 2.05
-"""Mean length of other vectors where word2vec's are expected.
+"""Mean length that other vectors get when they take the place of word2vec's.
 
-In GloVe unrelated words have larger dot products. This
-length has the best matches before any training, among lengths from 1.7 to 2.9 (AP of
-MP-HCNN's maxima of words, three microblog years).
+It is shorter than word2vec's, because unrelated words have larger dot products in
+GloVe. Of the lengths from 1.7 to 2.9, this one gave the best matches before any
+training (AP by MP-HCNN's maximal word similarities, on three microblog years).
 """
 
 
 def of_word2vec_length(matrix: Matrix) -> Matrix:
-    """Scale vectors [V, E], most frequent words first, for a softmax over dot products.
+    """Scale vectors [V, E] to about the length that word2vec's have.
 
-    In a softmax the length acts as a temperature. One factor gives the first 20,000
-    words a mean length of :data:`OTHERS_LENGTH`. Vectors within a quarter of
-    :data:`WORD2VEC_LENGTH` are returned as they are, for example those of word2vec.
-    GloVe's vectors of 100 dimensions have a mean length of 6.1.
+    The networks take a softmax over dot products, in which the length of the vectors
+    acts as a temperature. All vectors are multiplied by one factor, so that the first
+    20,000, those of the most frequent words, have a mean length of
+    :data:`OTHERS_LENGTH`. If their mean length is already within a quarter of
+    :data:`WORD2VEC_LENGTH`, as with word2vec itself, the vectors are returned as they
+    are. GloVe's vectors of 100 dimensions have a mean length of 6.1.
     """
     if not len(matrix):
         return matrix
@@ -178,7 +190,7 @@ def of_word2vec_length(matrix: Matrix) -> Matrix:
 
 
 def word2vec_bytes(vectors: WordVectors) -> bytes:
-    """Return the content of a file in word2vec's binary form."""
+    """Return the vectors as the content of a file in word2vec's binary form."""
     count, size = vectors.matrix.shape
     content = [f"{count} {size}\n".encode()]
     rows = vectors.matrix.astype("<f4")
@@ -188,10 +200,11 @@ def word2vec_bytes(vectors: WordVectors) -> bytes:
 
 
 def reduced(vectors: WordVectors, size: int) -> WordVectors:
-    """Project vectors to ``size`` dimensions, with dot products as close as possible.
+    """Project vectors to ``size`` dimensions and keep dot products as well as possible.
 
-    The projection is on the first right singular vectors of the matrix (Eckart & Young
-    1936). Raises RerankerError if the vectors have fewer dimensions.
+    The projection is onto the first right singular vectors of the matrix (Eckart &
+    Young 1936). Raises RerankerError if the vectors have fewer than ``size``
+    dimensions.
     """
     matrix = vectors.matrix.astype(np.float64)
     if size > matrix.shape[1]:

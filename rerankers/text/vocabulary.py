@@ -1,4 +1,4 @@
-"""Identifiers of words, and their inverse document frequencies (IDF)."""
+"""Find the identifiers of words and their inverse document frequencies (IDF)."""
 
 import json
 import math
@@ -26,21 +26,22 @@ from tweetrerank.rerankers.text.words import (
     words,
 )
 
-FORMAT = 1  # Version of :meth:`Vocabulary.content`
+FORMAT = 1  # Version of the form that :meth:`Vocabulary.content` returns
 
 UNKNOWN_BUCKETS = 2**15
-"""Identifiers shared by all unknown words, chosen by hash.
+"""Number of identifiers that all unknown words share.
 
-Two different words collide once in 33,000 times.
+A word's identifier is chosen by a hash. So two different words have the same one with a
+probability of 1 in 33,000.
 """
 
-BLOCK = 4096  # Texts whose words are counted together
+BLOCK = 4096  # Number of texts whose words are counted together
 
 PRIOR_POSTS = 1000.0
-"""Weight of general usage, as a number of posts added to those of a collection."""
+"""Weight of general usage: it counts like so many posts added to a collection's."""
 
 RAREST = 1e-7
-"""Share of all words below which a word is unknown, in languages other than English."""
+"""Lowest share of all words that a known word has, in languages other than English."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -48,11 +49,14 @@ _DIGIT = re.compile(r"\d")
 
 
 class Vocabulary:
-    """Identifiers of words: 0 for padding, 1 … V for known words, then hash buckets.
+    """The identifiers of words.
+
+    0 is for padding, 1 to V are for the known words, and the following ones are the
+    buckets that unknown words share.
 
     Args:
-        known: V words.
-        vectors: [V, E] of the known words.
+        known: the V known words.
+        vectors: vectors of the known words [V, E].
         buckets: number of identifiers that unknown words share.
     """
 
@@ -70,7 +74,8 @@ class Vocabulary:
     def ids(self, tokens: Sequence[str]) -> list[int]:
         """Return the identifiers of words.
 
-        An unknown word has the same bucket in every vocabulary with as many buckets.
+        Vocabularies with the same number of buckets put an unknown word into the same
+        bucket.
         """
         ids = self._ids
         start = len(self.known) + 1  # First bucket
@@ -89,14 +94,14 @@ class Vocabulary:
         common: int = 20_000,
         tokens: str = "words",
     ) -> Self:
-        """Select words of pre-trained vectors.
+        """Make a vocabulary of some words of pre-trained vectors.
 
         Args:
-            texts: of the training.
-            vectors: most frequent words first.
-            minimum_count: number of texts that must contain a word.
-            common: number of most frequent words that are selected in any case, for
-                future queries and posts.
+            texts: texts of the training.
+            vectors: the pre-trained vectors, with the most frequent words first.
+            minimum_count: a word is known if so many texts contain it.
+            common: so many of the most frequent words are known in any case, because
+                future queries and posts may contain them.
             tokens: the rule for words, a value of
                 :attr:`tweetrerank.rerankers.text.words.Reading.tokens`.
         """
@@ -113,7 +118,10 @@ class Vocabulary:
         return cls(known, vectors.matrix[rows])
 
     def content(self) -> bytes:
-        """Return the words as JSON. The vectors are saved with the model's weights."""
+        """Return the words as JSON, without the vectors.
+
+        The vectors are saved with the model's weights.
+        """
         content = {
             "format": FORMAT,
             "buckets": self.buckets,
@@ -124,9 +132,10 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of :meth:`content`; the vectors are zeros for the model to fill.
+        """Read a file that :meth:`content` made.
 
-        Raises RerankerError if the file is missing, incomplete or of another format.
+        The vectors are zeros, and the model fills them in from its weights. Raises
+        RerankerError if the file is missing, incomplete or of another format.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -145,28 +154,34 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Idf:
-    """Inverse document frequency, from 0 (a word of every post) to 1 (of no post).
+    """The inverse document frequencies of words, by one source.
 
-    The value is ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. Its scale does
-    not depend on the source, so a model can be used with other frequencies than it was
-    trained with. The classical form ``ln N/n`` has no such scale.
+    The value of a word that n of N posts have is ``ln(1 + N/n) / ln(1 + N)``. It is
+    near 0 for a word of every post, and 1 for a word of one post or none. Its scale
+    does not depend on the source, so a model can be used with other frequencies than
+    those it was trained with. The classical form ``ln N/n`` has no such scale.
     """
 
-    share: Callable[[str], float]  # Word -> n/N, the share of posts with the word
+    share: Callable[[str], float]  # Function that returns n/N of a word
     posts: float  # N
-    source: str  # Name of the source, for reports
-    known: Callable[[], Collection[str]]  # Words of the source; trigrams are counted
+    source: str  # Name of the source, as for ``checkpoint.idf_from``
+    # Function that returns the words of the source, whose trigrams are counted
+    known: Callable[[], Collection[str]]
 
     def weights(
         self,
         tokens: Sequence[str],
         classical: bool = False,
     ) -> Floats:
-        """Return the IDF of each word: [L]."""
+        """Return the IDF of each word [L].
+
+        ``classical`` asks for the form ``ln N/n``.
+        """
         scale = math.log1p(self.posts)
         shares = [self.share(token) for token in tokens]
         idf = {}
-        # Many words have the same share, for example all unknown words.
+        # Each share is converted only once, because many words have the same one, for
+        # example all unknown words.
         for share in set(shares):
             rarity = 1 / max(share, 1 / self.posts)
             if classical:
@@ -179,16 +194,17 @@ class Idf:
         )
 
     def trigram_weights(self, trigrams: npt.NDArray[np.int32]) -> Floats:
-        """Return the classical IDF of character trigrams [T]: [T]."""
+        """Return the classical IDF of each of T character trigrams [T]."""
         shares = np.maximum(self._trigram_shares[trigrams], 1 / self.posts)
         return -np.log(shares).astype(np.float32)
 
     @cached_property
     def _trigram_shares(self) -> npt.NDArray[np.float64]:
-        """Share of posts with each trigram, as if words occurred independently.
+        """Estimated share of posts that have each trigram.
 
-        A space ends a word, begins one, or both. Each word of a post has one neighbour
-        on either side.
+        The estimate takes words to occur independently of each other. A trigram with a
+        space may lie at the end of a word, at the beginning of one, or across two
+        words. Each word of a post is taken to have one neighbour on either side.
         """
         words = list(self.known())
         trigrams = character_trigrams(words)
@@ -211,10 +227,12 @@ class Idf:
 
     @classmethod
     def from_wordfreq(cls, language: str = "en") -> Self:
-        """General usage, Twitter included, from the package ``wordfreq`` (Speer 2022).
+        """Return the frequencies of general usage in a language, which includes
+        Twitter.
 
-        The share of posts with a word is 15 times its share of all words: a post has 15
-        words.
+        They come from the package ``wordfreq`` (Speer 2022). The share of posts that
+        have a word is taken to be 15 times its share of all words, because a post has
+        about 15 words.
         """
 
         def share(word: str) -> float:
@@ -241,7 +259,10 @@ class Idf:
         posts: int,
         source: str,
     ) -> Self:
-        """Counts of a collection: word -> number of posts with the word."""
+        """Return the frequencies of a collection, which has ``posts`` posts.
+
+        ``frequencies`` has the number of posts that contain each word.
+        """
 
         def share(word: str) -> float:
             return frequencies.get(word, 0) / posts
@@ -258,11 +279,11 @@ class Idf:
         general: "Idf",
         source: str,
     ) -> Self:
-        """Smooth these counts by general usage; the scale is that of ``general``.
+        """Return these frequencies smoothed by those of general usage.
 
-        The collection counts as if it had :data:`PRIOR_POSTS` more posts of general
-        usage: Dirichlet's prior (Zhai & Lafferty, "A study of smoothing methods for
-        language models", 2004, section 4).
+        The collection counts as if it had :data:`PRIOR_POSTS` more posts, of general
+        usage. This is Dirichlet's prior (Zhai & Lafferty, "A study of smoothing methods
+        for language models", 2004, section 4). The scale is that of ``general``.
         """
         weight = self.posts / (self.posts + PRIOR_POSTS)
 
@@ -278,9 +299,10 @@ class Idf:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file with N in line 1, then lines ``word<TAB>document frequency``.
+        """Read a file that has N in line 1, then lines ``word<TAB>document frequency``.
 
-        Raises RerankerError, with file and line, for a line of another form.
+        Raises RerankerError if the file cannot be read, or if a line has another form.
+        The message names the file and the line.
         """
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -308,17 +330,17 @@ class Idf:
 def document_frequencies(
     texts: Sequence[str], progress: Callable[[int], object]
 ) -> str:
-    """Count the texts with each word; return the content of a file for
-    :meth:`Idf.read`.
+    """Count how many texts contain each word.
 
-    ``progress`` is called with the number of texts counted since its last call.
+    Returns the content of a file for :meth:`Idf.read`. ``progress`` is called with the
+    number of texts counted since its last call.
     """
     counts = Counter[str]()
     for start in range(0, len(texts), BLOCK):
         lexicon = Lexicon.from_texts(texts[start : start + BLOCK])
         rows = lexicon.texts
         size = len(lexicon.words)
-        # One number for each word of each text; repeated words are dropped.
+        # Each distinct word of each text has one number.
         places = np.unique(rows.owners * size + rows.values)
         for row in (places % size).tolist():
             counts[lexicon.words[row]] += 1
@@ -331,10 +353,12 @@ def document_frequencies(
 
 @cache
 def word_frequencies(language: str) -> Callable[[str], float]:
-    """Return a function from a word to its share of all words.
+    """Return a function that returns a word's share of all words of a language.
 
-    Words are those of :func:`tweetrerank.rerankers.text.words.words`. The package
-    ``wordfreq`` is imported at the first call.
+    Words must be as :func:`tweetrerank.rerankers.text.words.words` returns them. In
+    languages other than English, a word with a digit gets its English frequency. The
+    share of an unknown word is 0. The package ``wordfreq`` is imported here, at the
+    first call.
     """
     if language == "en":
         return _english_frequencies()
@@ -358,11 +382,12 @@ def _english_frequency(word: str) -> float:
 
 
 def _english_frequencies() -> Callable[[str], float]:
-    """``wordfreq.word_frequency`` for English, faster.
+    """Return a faster equivalent of ``wordfreq.word_frequency`` for English.
 
-    A word of lower-case ASCII letters is looked up as it is. Its frequency is 0 if
-    wordfreq's list lacks it. Otherwise it is that of all words of the same level (bin)
-    of the list, so wordfreq is called once per level instead of once per word.
+    A word of lower-case ASCII letters is looked up in wordfreq's list. If the list does
+    not have it, its frequency is 0. Otherwise the word has a level (bin) in the list,
+    and all words of one level have the same frequency. So wordfreq is called only once
+    for each level. It is called for every word of another form.
     """
     import wordfreq
 
@@ -383,9 +408,11 @@ def _english_frequencies() -> Callable[[str], float]:
 
 @cache
 def _frequencies_of_words(language: str) -> Mapping[str, float]:
-    """Frequencies of wordfreq's list by our words.
+    """Return the frequencies of wordfreq's list, converted to our words.
 
-    Our words have no accents; scripts without spaces are cut into pairs of characters.
+    The conversion is needed because our words mostly have no accents, and scripts
+    without spaces are cut into pairs of characters. If several listed words contain
+    one of ours, their frequencies are added.
     """
     import wordfreq
 

@@ -1,13 +1,13 @@
-"""Words, hashtags and character trigrams of posts, queries and URLs.
+"""Cut posts, queries and URLs into words, hashtags and character trigrams.
 
-Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``) or tokenized by the
-Stanford tokenizer, as in the published test collections (``-LRB-``, ``## bbc``,
+Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``), or tokenized by the
+Stanford tokenizer as in the published test collections (``-LRB-``, ``## bbc``,
 ``@names``, ``@url``). Both forms give the same words. As in Rao et al. (2019, section
-4.3), mentions are removed, hashtags are words, and words are not stemmed.
+4.3), mentions are removed, hashtags are kept as words, and words are not stemmed.
 
-The paper drops every character outside ASCII. Here other scripts are kept, in one
-spelling (:mod:`tweetrerank.rerankers.text.spellings`). Scripts without spaces give
-pairs of adjacent characters, as in Lucene's CJKAnalyzer:
+The paper drops every character outside ASCII. Here other scripts are kept, and each
+word gets one spelling (:mod:`tweetrerank.rerankers.text.spellings`). Text in a script
+without spaces is cut into pairs of adjacent characters, as in Lucene's CJKAnalyzer:
 ``東京タワー`` -> ``東京 京タ タワ ワー``.
 """
 
@@ -28,25 +28,28 @@ from tweetrerank.rerankers.text.ragged import Ragged
 from tweetrerank.rerankers.text.spellings import UNSPACED_SCRIPTS, fold
 
 TRIGRAM_CLASSES = 40
-"""Character classes of trigrams: letters, digits, ``#`` and three for all others.
+"""Number of character classes in trigrams: 26 letters, ten digits, ``#``, and three
+classes for all other characters.
 
-With so few classes each trigram has its own identifier (40³ = 64,000), without a
-vocabulary.
+There are so few classes that each trigram can have its own identifier (40³ = 64,000
+identifiers), without a vocabulary.
 """
 TRIGRAM_COUNT = TRIGRAM_CLASSES**3
 
-URL_PLACEHOLDER = "<url>"  # URL of a post without one (Rao et al. 2019, section 3.1)
+# Stands for the URL of a post that has none (Rao et al. 2019, section 3.1)
+URL_PLACEHOLDER = "<url>"
 
 MAX_CHARACTERS = 1000
-"""Length to which texts are cut, three times that of a long post.
+"""Number of characters to which texts are cut, so that the work for a post is limited.
 
-It bounds the work for one post.
+Even a long post has only a third of it.
 """
 
 END = "\0"  # Mark after each text in a list of tokens
 _SEPARATOR = f" {END} "
 
-# The module ``re`` has the letters of another version of Unicode.
+# The module ``regex`` is used because ``re`` knows the letters of another version of
+# Unicode.
 TOKEN = regex.compile(r"\w+(?:['’]\w+)*|\0")
 _UNSPACED = regex.compile(UNSPACED_SCRIPTS)
 _SPACED = rf"[\w--{UNSPACED_SCRIPTS}]"
@@ -54,30 +57,32 @@ _RUN = regex.compile(
     rf"{_SPACED}+(?:['’]{_SPACED}+)*|({UNSPACED_SCRIPTS}+)",
     regex.V1,
 )
-_CHARACTER = regex.compile(r"\X")  # With its marks
+_CHARACTER = regex.compile(r"\X")  # A character together with its marks
 
-# TOKEN for ASCII, many times faster: other characters become spaces, then str.split().
+# These do the same as TOKEN for ASCII, many times faster: characters that no word has
+# become spaces, and then str.split() finds the words.
 _APOSTROPHE_ALONE = re.compile(r"'(?!\w)|'(?<!\w')")
 _WORD_CHARACTERS = set(string.ascii_letters + string.digits + "_'" + END)
 _TO_SPACES = {code: " " for code in range(128) if chr(code) not in _WORD_CHARACTERS}
 
 # The Stanford tokenizer's names of brackets, and its escapes
 BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
-# Here and below each alternative begins with a literal, so the search is fast in texts
-# without it.
+# Here and below each alternative begins with a literal, because regular expressions
+# search fast for a literal.
 MENTION_OR_LINK = re.compile(r"https?://\S+|www\.\S+|@\w+")
-# The Stanford tokenizer's cuts: at the apostrophe of bbc|'s, and before the n of do|n't
+# The Stanford tokenizer cuts at the apostrophe of bbc|'s and before the n of do|n't.
 CLITIC = re.compile(r"['’](?<=\w['’])(?=(?:s|re|ve|ll|d|m)\b)")
 NEGATION = re.compile(r"n(?<=\wn)(?=['’]t\b)")
 ELONGATION = re.compile(r"([^\W\d])\1{2,}")
-# ``#tag`` in raw posts, ``## tag`` and ``# tag`` in the published test collections. Two
-# spaces (``##  50million``) stand for a pound sign there. A hashtag has a letter.
+# A hashtag is ``#tag`` in raw posts, and ``## tag`` or ``# tag`` in the published test
+# collections. There ``##`` with two spaces (``##  50million``) stands for a pound sign.
+# A hashtag must contain a letter.
 _HASHTAG = regex.compile(r"(?<![\w&])#{1,2} ?(\w*[^\W\d_]\w*)")
 _DIGIT = re.compile(r"\d")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
-# Articles, pronouns and determiners, then question words and auxiliaries, prepositions,
-# conjunctions and adverbs, parts of split contractions
+# In this order: articles, pronouns and determiners; question words and auxiliaries;
+# prepositions; conjunctions and adverbs; parts of split contractions
 _STOP_WORDS = """
 a an the i me my mine myself we us our ours ourselves you your yours yourself
 yourselves he him his
@@ -97,28 +102,31 @@ now only there
 too very once further s t d m ll re ve n't
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""English function words as :func:`words` returns them: lower case, split contractions.
-"""
+"""English function words in the form that :func:`words` returns: in lower case, with
+contractions split."""
 
 
 def words(text: str) -> list[str]:
     """Return the words of a post or query in lower case.
 
-    Mentions, links and punctuation are dropped. A letter that is repeated three times
-    or more is written twice (``sooooo`` -> ``soo``).
+    Mentions, links and punctuation are dropped. A letter that occurs three or more
+    times in a row is written twice (``sooooo`` -> ``soo``). Only the first
+    :data:`MAX_CHARACTERS` characters are read.
     """
     tokens = tokens_of([text])[:-1]
     return [shortened(token) for token in tokens]
 
 
 def tokens_of(texts: Sequence[str]) -> list[str]:
-    """Return the words of all texts before :func:`shortened`, with END after each text.
+    """Return the words of all texts in one list, with END after each text.
 
-    The texts are tokenized together, which is several times faster.
+    The words are not yet :func:`shortened`. Tokenizing the texts together is several
+    times faster than one by one.
     """
     if not texts:
         return []
-    # A line end separates texts: it is white space, so no word or link crosses it.
+    # The texts are separated by line ends. No word or link can cross these, because
+    # they are white space.
     joined = "\n".join(map(_line, texts))
     lines = _plain(joined).split("\n")
     tokens: list[str] = []
@@ -134,15 +142,18 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """The text on one line, cut to :data:`MAX_CHARACTERS`."""
-    # The substitute of END is neither a letter nor white space, as END itself: a link
-    # continues after it.
+    """Return the text on one line, cut to :data:`MAX_CHARACTERS`, without END."""
+    # The substitute for END is neither a letter nor white space, just like END. So a
+    # link that contains it continues after it.
     line = text[:MAX_CHARACTERS].replace("\n", " ")
     return line.replace(END, "\1")
 
 
 def _plain(text: str) -> str:
-    """Lower case without bracket names, mentions, links and accents; clitics split."""
+    """Return the text in lower case, without bracket names, mentions and links.
+
+    Each word has one spelling, mostly without accents, and contractions are split.
+    """
     text = BRACKETS.sub(" ", text)
     text = MENTION_OR_LINK.sub(" ", text)
     text = text.lower()
@@ -162,7 +173,7 @@ def _tokens_of_any_script(text: str) -> Iterable[str]:
 
 
 def _cut(token: str) -> list[str]:
-    """The words of a token of :data:`TOKEN`."""
+    """Return the words of a match of :data:`TOKEN`."""
     if not _UNSPACED.search(token):
         return [token]
     token = ELONGATION.sub(r"\1\1", token)
@@ -170,9 +181,10 @@ def _cut(token: str) -> list[str]:
 
 
 def places_in(token: str) -> list[tuple[int, int]]:
-    """Return start and end of each word of a token.
+    """Return (start, end) of each word of a token.
 
-    Runs in scripts without spaces are cut into pairs of characters.
+    A run in a script without spaces is cut into overlapping pairs of characters. A
+    single character is a word of its own.
     """
     if not _UNSPACED.search(token):
         return [(0, len(token))]
@@ -192,22 +204,29 @@ def places_in(token: str) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=200_000)
 def shortened(token: str) -> str:
-    """Write repeated letters at most twice, and all apostrophes in the same way."""
-    if token.isascii() and len(set(token)) > len(token) - 2:  # No letter three times
+    """Return a token with letters at most twice in a row and with plain apostrophes."""
+    # With so many different characters, no letter can occur three times.
+    if token.isascii() and len(set(token)) > len(token) - 2:
         return token
     return ELONGATION.sub(r"\1\1", token).replace("’", "'")
 
 
 class Reading(NamedTuple):
-    """Rules for texts: by default those of this module, else those of Rao's code."""
+    """Rules by which a model reads texts.
+
+    The defaults are the rules of this module. The other values are the rules of the
+    code of Rao et al. (2019).
+    """
 
     tokens: str = "words"
-    """:func:`words`, or ``treebank``: :func:`treebank_words`, with punctuation and
-    mentions."""
+    """``words`` cuts texts by :func:`words`. ``treebank`` cuts them by
+    :func:`treebank_words`, which keeps punctuation and mentions."""
     trigrams: str = "words"
-    """Trigrams of each of the ``words``, or of the whole ``text``, across words."""
+    """``words`` takes the trigrams of each word, ``text`` those of the whole text,
+    which may cross words.
+    """
     urls: str = "path"
-    """:func:`url_text`, or ``code``: :func:`url_of_code`."""
+    """``path`` reads URLs by :func:`url_text`, ``code`` by :func:`url_of_code`."""
 
 
 # Values of each field of a :class:`Reading`
@@ -219,12 +238,18 @@ CHOICES = {
 
 
 def treebank_words(text: str) -> list[str]:
-    """Return the tokens of NLTK's Treebank tokenizer, in lower case and ASCII."""
+    """Return the tokens of NLTK's Treebank tokenizer for the text in lower-case ASCII.
+
+    The text is that of :func:`ascii_text`.
+    """
     return _treebank().tokenize(ascii_text(text))
 
 
 def ascii_text(text: str) -> str:
-    """Return the text in lower-case ASCII, with single spaces and without accents."""
+    """Return the text in lower-case ASCII, with single spaces and without accents.
+
+    It is cut to :data:`MAX_CHARACTERS`. Characters that have no ASCII form are dropped.
+    """
     text = text[:MAX_CHARACTERS].replace(END, " ")
     decomposed = unicodedata.normalize("NFD", text)
     text = decomposed.encode("ascii", "ignore").decode()
@@ -233,7 +258,7 @@ def ascii_text(text: str) -> str:
 
 @cache
 def _treebank() -> Any:
-    # NLTK takes two seconds to load.
+    # Imported here, because NLTK takes two seconds to load.
     from nltk.tokenize.treebank import TreebankWordTokenizer
 
     return TreebankWordTokenizer()
@@ -253,10 +278,10 @@ def mask_digits(word: str) -> str:
 
 
 def url_text(url: str) -> str:
-    """Return host and path of a URL in lower case.
+    """Return the host and path of a URL in lower case, with escapes (``%20``) decoded.
 
-    Scheme, ``www.``, query and fragment are dropped. Without a URL the text is
-    :data:`URL_PLACEHOLDER`.
+    The scheme, ``www.``, the query and the fragment are dropped. If nothing remains or
+    there is no URL, the result is :data:`URL_PLACEHOLDER`.
     """
     if not url:
         return URL_PLACEHOLDER
@@ -272,11 +297,13 @@ URL_LENGTH = 120
 
 
 def url_of_code(url: str) -> str:
-    """Cut a URL as the code of Rao et al. (2019) does, in lower case.
+    """Return the part of a URL that the code of Rao et al. (2019) reads, in lower case.
 
-    The code drops the query, or else the last character. It drops the first seven
-    characters, ``http://``, and keeps the last :data:`URL_LENGTH` of the others. A post
-    without a URL has :data:`LINK_OF_CODE`.
+    That code drops the first seven characters, which it takes for ``http://``, and the
+    query. If there is no query, it drops the last character instead. Of the rest it
+    keeps the last :data:`URL_LENGTH` characters. This function does the same, so that
+    networks trained like theirs read the same letters; it also converts the URL to
+    ASCII (:func:`ascii_text`). Without a URL, :data:`LINK_OF_CODE` is cut.
     """
     url = url[:MAX_CHARACTERS].strip() or LINK_OF_CODE
     text = ascii_text(url[7 : url.find("?")])
@@ -286,16 +313,17 @@ def url_of_code(url: str) -> str:
 def url_trigrams(urls: Sequence[str], form: str = "path") -> Ragged:
     """Return the :func:`character_trigrams` of each URL.
 
-    ``form``: a value of :attr:`Reading.urls`.
+    ``form`` is a value of :attr:`Reading.urls`, which says how URLs are cut.
     """
     read = url_text if form == "path" else url_of_code
     return character_trigrams([read(url) for url in urls])
 
 
 def character_trigrams(texts: Sequence[str]) -> Ragged:
-    """Identify (int32) the trigrams of each ``#text#``: ``hello`` -> ``#he hel … lo#``.
+    """Return the identifiers (int32) of the character trigrams of each text.
 
-    A text has as many trigrams as bytes in UTF-8.
+    A text is read as ``#text#``, so ``hello`` has the trigrams ``#he hel … lo#``.
+    Trigrams are sequences of bytes: a text has as many as it has bytes in UTF-8.
     """
     encoded = [f"#{text}#".encode(errors="replace") for text in texts]
     content = b"".join(encoded)
@@ -307,7 +335,8 @@ def character_trigrams(texts: Sequence[str]) -> Ragged:
     )
     trigrams = classes[:-2] * TRIGRAM_CLASSES + classes[1:-1]
     trigrams = trigrams * TRIGRAM_CLASSES + classes[2:]
-    # Trigrams that begin at the last two bytes of a text reach into the next text.
+    # A trigram that begins at one of the last two bytes of a text would reach into the
+    # next text.
     is_inside = np.ones(len(classes), dtype=np.bool_)
     ends = np.cumsum(sizes)
     is_inside[ends - 1] = False
@@ -317,7 +346,11 @@ def character_trigrams(texts: Sequence[str]) -> Ragged:
 
 
 def _classes_of_bytes() -> npt.NDArray[np.int32]:
-    """Class of each byte: 0 for ``#``, 1–26 letters, 27–36 digits, 37–39 all others."""
+    """Return the class of each byte.
+
+    The class is 0 for ``#``, 1 to 26 for letters, 27 to 36 for digits, 37 for ``.``,
+    ``/`` and ``:``, 38 for ``-``, ``_``, ``+``, ``,`` and the space, and 39 for others.
+    """
     classes = np.full(
         256,
         39,

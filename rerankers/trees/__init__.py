@@ -1,1 +1,5 @@
-"""Boosted trees over features: a file per model, and shared ones; no PyTorch."""
+"""Models of boosted trees over features, which need no PyTorch.
+
+Each model has a file of its own: ``fusion``, ``lambdamart`` and ``window``. The models
+share the other files.
+"""

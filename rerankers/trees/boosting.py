@@ -1,8 +1,9 @@
-"""Boosted regression trees over the features of pairs.
+"""Score pairs by boosted regression trees over their features.
 
-One list of trees, as in LambdaMART (Burges 2010), or the mean of several lists, each
-with an objective. The number of trees is fixed, or the one with the best AP on held-out
-training topics. The final trees are grown on all training topics
+A model has one list of trees, as in LambdaMART (Burges 2010), or several lists that
+were grown for different objectives. Then its score is the mean over the lists. The
+number of trees in a list is fixed, or it is the number with the best AP on held-out
+training topics. The final trees are always grown on all training topics
 (:mod:`tweetrerank.rerankers.trees.growth`).
 """
 
@@ -43,22 +44,22 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
 }
 """Objectives of the trees, as LightGBM's parameters.
 
-``lambdarank``: NDCG with about equal weights of all topics. ``lambdarank_sum``: NDCG
-with weights that grow with a topic's relevant posts. ``binary``: the log-loss of single
-pairs, as in logistic regression. An objective that is named twice has two lists of
-trees, with two seeds.
+``lambdarank``: NDCG, with about equal weights for all topics. ``lambdarank_sum``: NDCG,
+with a weight for each topic that grows with the number of its relevant posts.
+``binary``: the log-loss of single pairs, as in logistic regression. If a configuration
+names an objective twice, it has two lists of trees with different seeds.
 """
 
-# Features of a first stage's rank; a model reads one of them
+# Features that contain the first stage's rank. A model reads one of them.
 LOG_RANK = "given.log_rank"
 RECIPROCAL_RANK = "first_stage.reciprocal_rank"
 
 
 class StandIn(NamedTuple):
-    """Use of a feature in place of an unknown rank."""
+    """How a feature is used in place of an unknown log rank."""
 
-    weight: float
-    usual: float  # Value of the feature that counts as 0
+    weight: float  # Factor of the feature
+    usual: float  # Subtracted from the feature before it is weighted
 
 
 STAND_IN = {
@@ -66,21 +67,22 @@ STAND_IN = {
     "content.bm25": StandIn(-25, 0.2),
     "lexical.ql": StandIn(-1, 0),
 }
-"""Features in place of an unknown log rank.
+"""Features that take the place of the log rank if it is unknown.
 
-The usual values make probabilities comparable to those with a first stage. Weights and
-values were chosen by leaving collections out.
+The usual values keep probabilities comparable to those with a first stage. Weights and
+usual values were chosen by leaving out one collection at a time.
 """
 
-SHOWN = 5  # Largest positive contributions in an explanation, and negative ones
+# An explanation shows this many positive contributions, and as many negative ones
+SHOWN = 5
 
 MEASURE = (
     "the Shapley values of its features in the model's trees, less the topic's mean"
 )
 
 COMMON = 20_000
-"""Common words that trees with a cache of posts read when they start. It takes half a
-second."""
+"""Number of common words that trees with a cache read at their start, so that the cache
+knows them. This takes half a second."""
 
 _LEAST_RECIPROCAL_RANK = np.float32(1e-4)
 
@@ -89,26 +91,28 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class BoostingConfig(Checked):
-    """Hyperparameters; for the reasons of the defaults see ``trees/fusion.py``."""
+    """Hyperparameters. ``trees/fusion.py`` gives the reasons for the defaults."""
 
     families: str  # Names of feature families, separated by commas
-    trees: int = at_least(1, 200)  # Trees of a list, at most
+    trees: int = at_least(1, 200)  # Largest number of trees in a list
     parts: int = at_least(0, 0)
-    """Parts of the topics that choose the number of trees; 0 grows all trees."""
+    """Number of parts into which the topics are split to choose the number of trees by
+    cross-validation. 0 makes no choice and grows all trees."""
     learning_rate: float = above_zero(0.1)  # Weight of each tree
-    leaves: int = at_least(2, 7, MOST_LEAVES)  # Leaves of a tree
+    leaves: int = at_least(2, 7, MOST_LEAVES)  # Largest number of leaves of a tree
     minimum_leaf: int = at_least(1, 100)  # Smallest number of pairs in a leaf
-    penalty: float = at_least(0, 5.0)  # L2 penalty of a leaf's value
+    penalty: float = at_least(0, 5.0)  # L2 penalty on the values of leaves
     truncation: int = at_least(1, 100)  # Ranks that count in the gradients' NDCG
-    objectives: str = ",".join(OBJECTIVES)  # Each has a list of trees
+    # Names of objectives, separated by commas. Each has a list of trees.
+    objectives: str = ",".join(OBJECTIVES)
     seed: int = 1
-    """Seed of the parts and of the first list's draws. The next list has the next."""
+    """Seed of the parts and of the first list of trees. Each further list adds 1."""
     feature_fraction: float = above_zero(0.3, 1)
-    """Share of the features, drawn for each tree."""
+    """Share of the features that is drawn for each tree."""
     bagging: float = above_zero(0.7, 1)
-    """Share of the training pairs, drawn for each tree."""
+    """Share of the training pairs that is drawn for each tree."""
     trust: float = at_least(0, 0.0)
-    """Factor of the logarithm of the first stage's rank, which scores are reduced by.
+    """The logarithm of the first stage's rank, multiplied by this, reduces the score.
     """
 
     def problems(self) -> Iterator[str]:
@@ -125,15 +129,16 @@ class BoostingConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trees(Model):
-    """Lists of trees over a pair's features."""
+    """A model of lists of trees over a pair's features."""
 
     configurations: ClassVar[Mapping[str, Any]]
-    """Configurations by name; the first is the default."""
+    """Configurations by name. The first is the default."""
 
     config: BoostingConfig
     lists: Sequence[str]
-    """Trees of each objective in LightGBM's text format, which is lossless."""
-    recent: RecentPosts | None = None  # Cache of the posts read last
+    """The list of trees of each objective in LightGBM's text format, which is lossless.
+    """
+    recent: RecentPosts | None = None  # Cache of posts and words; None for no cache
 
     @cached_property
     def families(self) -> Sequence[str]:
@@ -153,10 +158,11 @@ class Trees(Model):
     explains: ClassVar[Literal["contributions", ""]] = "contributions"
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Contributions of features and of their families, less their mean over the
-        list.
+        """Explain scores by the contributions of features and of their families.
 
-        A post's contributions and the mean score of the list add up to its score.
+        From each contribution its mean over the list is subtracted. So a post's
+        contributions and the mean score of the list add up to the post's score. Returns
+        None if the model does not explain.
         """
         if not self.explains:
             return None
@@ -192,12 +198,13 @@ class Trees(Model):
         )
 
     def _contributions_of(self, values: Floats, added: Floats) -> list[Feature]:
-        """The features of one post, from its values [K] and contributions [K]."""
+        """Return the features of one post from their values and contributions, each
+        [K]."""
         columns = zip(self.names, values.tolist(), added.tolist(), strict=True)
         return [Feature(name, value, share) for name, value, share in columns]
 
     def _numbers_by_name(self, pairs: Pairs) -> dict[str, list[float]]:
-        """Numeric fields: name -> value of each pair, NaN if unknown."""
+        """Return each numeric field's values, one for each pair; NaN if unknown."""
         unknown = np.full(len(pairs), np.nan)
         return {
             name: pairs.signals.get(NUMBER + name, unknown).tolist()
@@ -210,11 +217,17 @@ class Trees(Model):
 
     @cached_property
     def boosters(self) -> Sequence[Any]:
-        """The lists as LightGBM's ``Booster``; LightGBM is imported for them alone."""
+        """The lists of trees as LightGBM's ``Booster`` objects.
+
+        Explaining and training need these; scoring works without LightGBM.
+        """
         return [lightgbm().Booster(model_str=trees) for trees in self.lists]
 
     def score(self, pairs: Pairs, progress: Progress = silent) -> Floats:
-        """Return scores [P], query by query; see :class:`Model`."""
+        """Return the scores [P] of the pairs; see :class:`Model`.
+
+        ``progress`` is called after each query.
+        """
         pairs = pairs.with_resources(self.resources)
         scores = np.zeros(len(pairs), np.float32)
         lists = features.of_lists(
@@ -227,11 +240,11 @@ class Trees(Model):
         return scores
 
     def evaluate(self, values: Floats) -> Floats:
-        """Return the scores [P] of features [P, K].
+        """Return the scores [P] of pairs with the features ``values`` [P, K].
 
-        A score is the sum of the trees' values, mean over the objectives, less the
-        share that the configuration trusts to the first stage, or to the texts where
-        the first stage is unknown.
+        A score is the sum of the trees' values in a list, averaged over the lists. It
+        is reduced according to the first stage's rank, as far as the configuration's
+        ``trust`` says. If this rank is unknown, the features ``STAND_IN`` replace it.
         """
         scores = _mean(self._forest.sums(values))
         for _, reduction in self._reductions(values):
@@ -239,7 +252,10 @@ class Trees(Model):
         return scores
 
     def _reductions(self, values: Floats) -> Iterator[tuple[int, Floats]]:
-        """Columns of a rank or its stand-ins, and the scores' reduction [P] by each."""
+        """Yield (column of a feature, what it subtracts from the scores [P]).
+
+        The features are the first stage's rank and those that stand in for it.
+        """
         trust = self.config.trust
         if not trust:
             return
@@ -261,12 +277,12 @@ class Trees(Model):
             yield number, trust * stand_in.weight * unknown * excess
 
     def contributions(self, pairs: Pairs) -> tuple[Floats, Floats]:
-        """Features [P, K] of pairs, and their contributions [P, K] to the scores.
+        """Return (features [P, K], their contributions to the scores [P, K]) of pairs.
 
         Contributions are the Shapley values of the trees: Scott M. Lundberg et al.:
         *From Local Explanations to Global Understanding with Explainable AI for Trees*,
-        Nature Machine Intelligence, 2020. A score is the sum of the pair's
-        contributions and a constant, the mean over the training pairs.
+        Nature Machine Intelligence, 2020. The contributions of a pair and a constant,
+        the mean over the training pairs, add up to the pair's score.
         """
         pairs = pairs.with_resources(self.resources)
         values = features.table(pairs, self.families, self.idf).values
@@ -280,11 +296,12 @@ class Trees(Model):
         return values, added
 
     def importances(self) -> Mapping[str, float]:
-        """Family -> share of the gain of all splits, the largest first.
+        """Return each family's share of the gain of all splits, the largest first.
 
-        Shares are means over the objectives, and 0 if all gains are 0.
+        A share is the mean over the objectives. All shares are 0 if all gains are 0.
         """
-        # Shares, as each objective has a unit of gain.
+        # Shares are averaged rather than gains, because each objective measures gain in
+        # a unit of its own.
         gains = np.stack(
             [booster.feature_importance("gain") for booster in self.boosters]
         )
@@ -296,7 +313,10 @@ class Trees(Model):
         return {family: sums[family] / total for family in families}
 
     def remembering(self, max_bytes: int) -> Self:
-        """Return a copy with a cache of words, and of posts up to ``max_bytes``."""
+        """Return a copy of the model with a cache of words, and of posts.
+
+        The posts take up to ``max_bytes``. With 0 only words are cached.
+        """
         return dataclasses.replace(self, recent=RecentPosts(max_bytes))
 
     @property
@@ -311,7 +331,11 @@ class Trees(Model):
         )
 
     def warm_up(self) -> None:
-        """Score posts of common words, so that the first requests are not slower."""
+        """Score posts made of common words, so that first requests are as fast as later
+        ones.
+
+        The counts of hits and misses start again from 0.
+        """
         super().warm_up()
         count = COMMON if self.recent else 0
         common = list(islice(self.idf.known(), count))
@@ -325,7 +349,7 @@ class Trees(Model):
             self.recent.misses = 0
 
     def files(self) -> Mapping[str, bytes]:
-        """The trees, a file for each objective."""
+        """Return the content of each objective's file of trees, by file name."""
         contents = (trees.encode() for trees in self.lists)
         return dict(zip(files_of(self.config), contents, strict=True))
 
@@ -333,13 +357,13 @@ class Trees(Model):
 def _family_rows(
     contributions: Sequence[Feature], importances: Mapping[str, float]
 ) -> list[Row]:
-    """A row for each family with the sum of its features' contributions."""
+    """Return a row for each family, with the sum of its features' contributions."""
     sums = _by_family((item.feature, item.added) for item in contributions)
     return [Row(family, None, (Cell(sums[family]),)) for family in importances]
 
 
 def _largest(contributions: Sequence[Feature]) -> list[Feature]:
-    """The largest positive contributions, then the largest negative ones."""
+    """Return the largest positive contributions, then the largest negative ones."""
     ordered = sorted(contributions, key=lambda item: -item.added)
     positive = [item for item in ordered[:SHOWN] if item.added > 0]
     negative = [item for item in ordered[-SHOWN:] if item.added < 0]
@@ -347,7 +371,7 @@ def _largest(contributions: Sequence[Feature]) -> list[Feature]:
 
 
 def _described_numbers(numbers: Mapping[str, Sequence[float]], row: int) -> str:
-    """Numeric fields of a post with their places in the list, for a person."""
+    """Describe the numeric fields of a post and their places in the list in words."""
     described = [
         explanation.placed(name, values[row], values)
         for name, values in numbers.items()
@@ -356,7 +380,7 @@ def _described_numbers(numbers: Mapping[str, Sequence[float]], row: int) -> str:
 
 
 def _by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Sums of features' values by family, from (``family.feature``, value)."""
+    """Return the sum of values of each family, given (``family.feature``, value)."""
     sums: dict[str, float] = defaultdict(float)
     for feature, value in values:
         family = feature.rpartition(".")[0]
@@ -365,26 +389,26 @@ def _by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _mean(by_objective: npt.ArrayLike) -> Floats:
-    """Mean over the first axis, in single precision."""
+    """Return the mean over the first axis, in single precision."""
     values = np.asarray(by_objective, dtype=np.float64)
     return np.mean(values, axis=0).astype(np.float32)
 
 
 def files_of(config: BoostingConfig) -> list[str]:
-    """Files of a checkpoint with the trees of each objective."""
+    """Return the name of each objective's file of trees in a checkpoint."""
     count = len(config.objectives.split(","))
     further = [f"model_{number}.txt" for number in range(2, count + 1)]
     return ["model.txt", *further]
 
 
 def lightgbm() -> Any:
-    """LightGBM, imported without pandas and scikit-learn, whose objects it can read.
+    """Import LightGBM without loading pandas and scikit-learn.
 
-    That saves two seconds and 140 MiB. A later import of these packages is not
-    affected.
+    LightGBM needs these packages only to accept their objects. Leaving them out saves
+    two seconds and 140 MiB. They can still be imported later.
     """
     hidden = [name for name in ("pandas", "sklearn") if name not in sys.modules]
-    # For an import statement, a module that is None cannot be found.
+    # An import statement does not find a module that is None in sys.modules.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         return importlib.import_module("lightgbm")

@@ -1,12 +1,15 @@
-"""Boosted regression trees, evaluated for many rows together.
+"""Evaluate boosted regression trees for many rows of features at once.
 
-Each split has a bit vector of the leaves that stay possible for a row that goes to the
-right. The lowest bit of the AND of a tree's splits is the row's leaf. Lucchese et al.:
-*QuickScorer: A Fast Algorithm to Rank Documents with Additive Ensembles of Regression
-Trees*, SIGIR 2015. Here the splits at one place of all trees are one step over arrays.
+The algorithm is QuickScorer (Lucchese et al.: *QuickScorer: A Fast Algorithm to Rank
+Documents with Additive Ensembles of Regression Trees*, SIGIR 2015). The leaves of a
+tree are numbered from left to right, and each is a bit of a number. Each split has such
+a number, in which the leaves on its left are 0. If a row goes to the right at a split,
+only the leaves that are 1 there stay possible. The AND of the numbers of all splits at
+which a row goes to the right has its lowest 1 at the row's leaf. Here one step over
+arrays does the n-th split of all trees.
 
-Models are in LightGBM's text format (https://lightgbm.readthedocs.io). The values are
-LightGBM's, bit for bit.
+Models are read from LightGBM's text format (https://lightgbm.readthedocs.io). The
+results equal LightGBM's, bit for bit.
 """
 
 import re
@@ -18,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_LEAVES = 64
-"""Largest number of leaves of a tree: each is a bit of a number."""
+"""Largest number of leaves of a tree, because each leaf is a bit of a 64-bit number."""
 
 _ROWS = 128
-"""Rows that are computed together, so that a step's arrays stay in the cache."""
+"""Number of rows computed together. So few keep a step's arrays in the CPU's cache."""
 
 _TYPES: Sequence[type[np.unsignedinteger]] = (np.uint8, np.uint16, np.uint32, np.uint64)
 
@@ -29,30 +32,32 @@ _TYPES: Sequence[type[np.unsignedinteger]] = (np.uint8, np.uint16, np.uint32, np
 _TO_LEFT = 0b10
 _MISSING = 0b1100
 
-# Values that LightGBM takes for missing, which go to the default side of a split. A
-# third kind takes NaN alone.
-_NONE = 0  # No value; NaN is read as 0
-_ZERO = 1  # 0 and NaN
+# Kinds of splits, which differ in the values that LightGBM takes for missing. A missing
+# value goes to the default side of the split. Splits of a third kind, 2, take only NaN
+# for missing.
+_NONE = 0  # No value is missing; NaN is read as 0
+_ZERO = 1  # 0 and NaN are missing
 
 _ZERO_UP_TO = np.float32(1e-35)
-"""Values that LightGBM takes for 0."""
+"""Largest absolute value that LightGBM takes for 0."""
 
 Floats = npt.NDArray[np.float32]
 
 
 class _Test(NamedTuple):
-    """The part of a split that many splits share."""
+    """What a split tests, except its threshold. Many splits share a test."""
 
-    feature: int
-    missing: int  # Kind of missing values
+    feature: int  # Column of the feature
+    missing: int  # Which values are missing: _NONE, _ZERO, or 2 for NaN alone
     to_left: bool  # Whether missing values go to the left
 
 
 class Forest:
-    """Lists of trees, T trees in all, whose values are added up.
+    """Lists of trees, T trees in all. The values of the trees of a list are summed.
 
     Args:
-        lists: models in LightGBM's text format, of one class, with numerical features.
+        lists: models in LightGBM's text format. They must have one class and numerical
+            features only.
 
     Raises:
         ValueError: a model is of another kind, or a tree has more than
@@ -78,7 +83,7 @@ class Forest:
         self._read_splits(trees, tests, most)
 
     def _read_tests(self, tests: Sequence[_Test]) -> None:
-        """Arrays over the C distinct tests."""
+        """Make the arrays over the C distinct tests."""
         self._features = np.array([test.feature for test in tests], dtype=np.int64)
         replacements = [_replacement(test.missing, test.to_left) for test in tests]
         self._replacement = np.array(replacements, dtype=np.float32)[:, None]  # [C, 1]
@@ -88,15 +93,18 @@ class Forest:
     def _read_splits(
         self, trees: Sequence["_Tree"], tests: Sequence[_Test], most: int
     ) -> None:
-        """Arrays over places of splits and trees, [most - 1, T], and leaves [T, most].
+        """Make the arrays of splits [most - 1, T] and of the values of leaves [T,
+        most].
 
-        Trees with fewer splits are filled up with splits that change nothing.
+        ``most`` is the largest number of leaves of a tree. A tree with fewer splits is
+        filled up with splits that change nothing.
         """
         shape = (most - 1, len(trees))
         self._leaves = np.zeros((len(trees), most))
         self._column = np.zeros(shape, np.int64)
         self._threshold = np.zeros(shape, np.float32)
-        # A bit for each leaf that a row can still reach on the right, the first lowest.
+        # Each leaf that a row can still reach if it goes to the right is a 1. The first
+        # leaf is the lowest bit.
         self._possible = np.full(shape, ~self._type(0))
         numbers = {test: number for number, test in enumerate(tests)}
         for row, tree in enumerate(trees):
@@ -107,7 +115,10 @@ class Forest:
             self._possible[:size, row] = [~self._type(bits) for bits in tree.excluded]
 
     def sums(self, values: Floats) -> npt.NDArray[np.float64]:
-        """Sum of the values of each of S lists, for rows of features [P, K]: [S, P]."""
+        """Return the sum of the trees' values for each of S lists and each row [S, P].
+
+        ``values`` has P rows of K features.
+        """
         blocks = np.split(values, range(_ROWS, len(values), _ROWS))
         return np.concatenate([self._sums(block) for block in blocks], axis=1)
 
@@ -119,14 +130,14 @@ class Forest:
         for column, threshold, on_the_right in steps:
             goes_right = columns.take(column, axis=0) > threshold[:, None]
             bits = goes_right.astype(self._type)
-            bits -= one  # All bits for a row that goes to the left
+            bits -= one  # 0 to the right; all bits (1 below 0) to the left
             bits |= on_the_right[:, None]
             possible &= bits
-        # Number of bits below the lowest one
+        # The number of the leaf is the number of zeros below the lowest 1.
         leaf = np.bitwise_count(~possible & (possible - one))
         first = np.arange(len(self._leaves))[:, None] * self._leaves.shape[1]
         leaf_values = self._leaves.reshape(-1).take(first + leaf)  # [T, P]
-        # Added tree after tree, as LightGBM does.
+        # The values are added tree after tree, as in LightGBM, so that rounding agrees.
         return np.stack(
             [
                 np.add.reduce(leaf_values[start:end], axis=0)
@@ -135,7 +146,10 @@ class Forest:
         )
 
     def _columns(self, values: Floats) -> Floats:
-        """[C, P] values of each test's feature, missing values replaced."""
+        """Return the values that the C tests compare with thresholds [C, P].
+
+        A missing value is replaced by one that goes to the default side.
+        """
         columns = values.T[self._features]
         is_zero = np.abs(columns) <= _ZERO_UP_TO
         columns[is_zero] = 0
@@ -144,14 +158,17 @@ class Forest:
 
 
 class _Tree:
-    """A tree whose leaves are numbered from left to right.
+    """A tree, with its leaves numbered from left to right.
 
     Attributes:
-        tests: feature and treatment of missing values of each split.
-        thresholds: threshold of each split, rounded down to single precision, the
-            precision of features.
-        excluded: bits of the leaves to the left of each split.
-        leaves: values of the leaves.
+        tests: feature of each split, and how the split treats missing values.
+        thresholds: threshold of each split. It is rounded down to single precision, the
+            precision of the features. This changes no comparison with a feature.
+        excluded: for each split, a number in which the leaves on its left are 1.
+        leaves: values of the leaves, from left to right.
+
+    Raises:
+        ValueError: the tree has categories or linear leaves.
     """
 
     def __init__(self, fields: Mapping[str, list[str]]) -> None:
@@ -169,9 +186,9 @@ class _Tree:
         self._number_leaves(root)
 
     def _number_leaves(self, node: int) -> int:
-        """Number the leaves below a node and return their bits.
+        """Number the leaves below a node; return a number in which these leaves are 1.
 
-        A negative node is a leaf.
+        A node is the index of a split. In LightGBM's format, a negative node is a leaf.
         """
         if node < 0:
             self.leaves.append(self._values[~node])
@@ -182,7 +199,7 @@ class _Tree:
 
 
 def _tests(fields: Mapping[str, list[str]]) -> list[_Test]:
-    """The tests of a tree's splits."""
+    """Return the test of each split of a tree."""
     tests = []
     features = _integers(fields, "split_feature")
     decisions = _integers(fields, "decision_type")
@@ -197,7 +214,7 @@ def _integers(fields: Mapping[str, list[str]], name: str) -> list[int]:
 
 
 def _replacement(missing: int, to_left: bool) -> float:
-    """Value in place of a missing one, which sends it to its side."""
+    """Return the value that replaces a missing one and takes it to its side."""
     if missing == _NONE:
         return 0.0
     if to_left:
@@ -206,9 +223,10 @@ def _replacement(missing: int, to_left: bool) -> float:
 
 
 def _rounded_down(value: float) -> np.float32:
-    """The greatest finite single-precision number up to ``value``.
+    """Return the greatest finite single-precision number that is not above ``value``.
 
-    Missing values that go to the right are above it.
+    It is finite, so that the infinity that replaces a missing value is above it and
+    goes to the right.
     """
     rounded = np.float32(min(value, float(np.finfo(np.float32).max)))
     if float(rounded) <= value:
@@ -217,7 +235,10 @@ def _rounded_down(value: float) -> np.float32:
 
 
 def _sections(text: str) -> Iterator[dict[str, list[str]]]:
-    """The fields of each tree."""
+    """Yield the fields of each tree in LightGBM's text format, by name.
+
+    Raises ValueError if the model has several classes or another format.
+    """
     if not re.search(r"^num_class=1$", text, re.MULTILINE):
         raise ValueError("expected trees of one class in LightGBM's text format")
     trees = text.partition("end of trees")[0]

@@ -1,24 +1,25 @@
-"""Learned fusion: boosted trees over the scores of several rankers and text features.
+"""The model ``fusion``: boosted trees that combine several rankers with text features.
 
-Scores of runs are features of a learned ranker, as in the baseline of Rao et al.
-(2019), section 4.2, whose LambdaMART (Burges 2010) reads one run; see
-:mod:`tweetrerank.rerankers.trees.lambdamart`. Each ranker's scores are normalised in
-several ways, and the trees choose among them. Features of a ranker without scores are
-NaN, which every split sends to one of its sides.
+The scores of several runs are features of a learned ranker. The baseline of Rao et al.
+(2019), section 4.2, does the same with one run: LambdaMART (Burges 2010), see
+:mod:`tweetrerank.rerankers.trees.lambdamart`. The scores of each ranker are normalised
+in several ways, and the trees choose among them. If a ranker has no scores, its
+features are NaN, and every split sends NaN to one of its sides.
 
-There is a list of trees for each of three objectives, and the score is the mean over
-the lists: LambdaMART with about equal weights of all topics, LambdaMART with weights
-that grow with the number of relevant posts, and the log-loss of single pairs. Their
-mistakes differ, and their scores spread alike (standard deviations 1.8, 2.1 and 2.0
-over candidates), so the mean needs no weights. With few topics, trees generalise
-because each is grown with a third of the features and 70 % of the pairs. The number of
-trees is fixed.
+There is a list of trees for each of three objectives: LambdaMART with about equal
+weights for all topics, LambdaMART with weights that grow with the number of relevant
+posts, and the log-loss of single pairs. The score is the mean over the lists. The lists
+make different mistakes. Their scores spread alike (standard deviations 1.8, 2.1 and 2.0
+over candidates), so the mean needs no weights.
+Each tree is grown with a third of the features and 70 % of the pairs, so that the trees
+generalise from few topics. The number of trees is fixed.
 
-Configurations differ in the features that they read. ``general`` and ``adapted`` are
-for collections of any kind: lexical rankers of an index, texts, and meaning by general
-word vectors, or also by vectors adapted to the collection's posts
-(:mod:`tweetrerank.pipeline.adapt`). ``microblog`` and ``microblog_adapted`` are for
-TREC Microblog: they also read the official runs and the tweets' times.
+The configurations differ in the features that they read. ``general`` and ``adapted``
+are for collections of any kind. They read the lexical rankers of an index, texts, and
+meaning by general word vectors; ``adapted`` also reads meaning by vectors that were
+adapted to the collection's posts (:mod:`tweetrerank.pipeline.adapt`). ``microblog`` and
+``microblog_adapted`` are for TREC Microblog. They also read the official runs and the
+times of tweets.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from tweetrerank.rerankers.text.spaces import ADAPTED, GENERAL
 from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 
 SEARCHES = ("ql", "bm25", "rm3", "axiom")
-"""Methods of search whose scores the fusions read."""
+"""Search methods that give every fusion its scores."""
 
 ADAPTED_FAMILY = f"meaning:{ADAPTED}"  # Needs word vectors adapted to the collection
 
@@ -42,24 +43,28 @@ TEXT_FAMILIES = (
     "feedback",
     f"meaning:{GENERAL}",
 )
-"""Families that fusions read. ``signal`` covers ``prior``, as it reads the same runs.
+"""Families that every fusion reads besides ``signal``.
+
+The family ``prior`` is not among them, because ``signal`` reads the same runs.
 """
 
 
 def fused(*more: str) -> str:
-    """The families of a fusion for collections of any kind, then ``more``."""
+    """Return the families of a fusion for any collection, then ``more``: a setting."""
     searches = [f"signal:{name}" for name in SEARCHES]
     return ",".join([*searches, *TEXT_FAMILIES, *more])
 
 
 MICROBLOG = ("signal:run_ql", "signal:run_rm3", "temporal")
-"""Families of TREC Microblog's official runs, and of tweets."""
+"""Further families for TREC Microblog, which read the official runs and tweets' times.
+"""
 
 TRUST = 0.3
-"""The setting ``trust`` for collections of any kind, chosen by leaving collections out.
+"""The setting ``trust`` of fusions for collections of any kind.
 
-See :mod:`tweetrerank.rerankers.trees.window`. TREC Microblog needs none: the other
-years teach enough.
+It was chosen by leaving out one collection at a time; see
+:mod:`tweetrerank.rerankers.trees.window`. The fusions for TREC Microblog do not need
+it, because they learn enough from the other years.
 """
 
 
@@ -69,13 +74,14 @@ class Config(BoostingConfig):
 
     families: str = fused()  # Names of feature families
     candidate_rankers: str = ""
-    """Signals whose best posts are the candidates; "" is all rankers."""
+    """Names of the rankers that find the candidates; "" stands for all rankers."""
     depth: int = at_least(1, 100)
-    """Best posts of each ranker that are scored. Further posts follow, unscored."""
+    """Number of each ranker's best posts that are scored. The others follow these in
+    the ranking without a score."""
 
 
 class Model(Trees):
-    """Lists of trees over a pair's features."""
+    """The model ``fusion``; see the module."""
 
     reads = "searches"
     configurations = named(

@@ -1,4 +1,4 @@
-"""Growing of boosted trees, by LightGBM."""
+"""Grow boosted trees by LightGBM."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,10 +17,10 @@ from tweetrerank.rerankers.trees.boosting import (
 )
 
 PATIENCE = 30
-"""Trees without a better AP on held-out topics after which the search for their number
-ends."""
+"""The search for the best number of trees ends when so many more trees have not
+improved AP on held-out topics."""
 
-Report = Callable[[str], object]
+Report = Callable[[str], object]  # Callback that gets a message
 Callback = Callable[[Any], None]  # Callback of LightGBM
 
 
@@ -34,23 +34,24 @@ def grow(
     progress: Report = lambda message: None,
     weights: npt.NDArray[np.float64] | None = None,
 ) -> list[str]:
-    """Grow trees for each objective; the result is in LightGBM's text format.
+    """Grow a list of trees for each objective; return them in LightGBM's text format.
 
     Args:
         config: hyperparameters.
-        names: [K] names of the features.
-        values: [P, K] features of the pairs.
-        relevant: [P] whether a pair is relevant.
-        query_index: [P] query of each pair; posts of a query are ranked together.
-        start: trees to extend, by half as many as are grown otherwise. Lessons of many
-            collections stay where a few topics of a collection say nothing.
-        progress: callback with a message for each tree.
-        weights: [P] weights of the pairs.
+        names: names of the K features.
+        values: features of the pairs [P, K].
+        relevant: whether each pair is relevant [P].
+        query_index: number of each pair's query [P]. The posts of a query are ranked
+            together.
+        start: a model to extend, by half of ``config.trees``. It keeps what it learned
+            from many collections wherever the few topics of this one say nothing. Its
+            features must be the first of ``names``.
+        progress: callback that gets a message for each tree.
+        weights: weights of the pairs [P]. None: all are equal.
 
     Raises:
-        RerankerError: LightGBM cannot grow any tree, no topic has both a relevant and
-            another post, or ``start`` has other objectives or does not begin with the
-            same features.
+        RerankerError: LightGBM cannot grow any tree, no topic has both a relevant post
+            and another one, or ``start`` has other objectives or features.
     """
     _check_topics(relevant, query_index)
     if start:
@@ -65,7 +66,7 @@ def grow(
             label=relevant[order].astype(np.int32),
             weight=ordered_weights,
             group=sizes,
-            # LightGBM refuses colons.
+            # LightGBM refuses colons in names.
             feature_name=[name.replace(":", "/") for name in names],
             params=dict(options),
             free_raw_data=False,
@@ -122,7 +123,12 @@ def _best_count(
     sizes: Rows,
     report: Callback,
 ) -> int:
-    """The number of trees with the best AP on held-out topics, mean over the parts."""
+    """Return the number of trees with the best AP on held-out topics.
+
+    The AP is the mean over a cross-validation on ``config.parts`` parts of the topics.
+    If these are fewer than two, all ``config.trees`` are grown. ``sizes`` has the
+    number of pairs of each topic.
+    """
     parts = min(config.parts, len(sizes))
     if parts < 2:
         return config.trees
@@ -146,7 +152,10 @@ def _best_count(
 def _options(
     config: BoostingConfig, objective: str, seed: int, is_extended: bool
 ) -> dict[str, Any]:
-    """Parameters of LightGBM."""
+    """Return the parameters of LightGBM.
+
+    ``is_extended`` says whether the trees extend a model.
+    """
     return {
         **OBJECTIVES[objective],
         "lambdarank_truncation_level": config.truncation,
@@ -162,13 +171,13 @@ def _options(
         "force_row_wise": True,
         "num_threads": threads(),
         "verbosity": -1,
-        # Trees that are extended may have been grown without the last features.
+        # The model that is extended may lack the last features.
         "predict_disable_shape_check": is_extended,
     }
 
 
 def _counting(progress: Report, label: str) -> Callback:
-    """A callback of LightGBM that reports each tree."""
+    """Return a callback for LightGBM that reports each tree as a message."""
 
     def report(state: Any) -> None:
         count = state.iteration + 1 - state.begin_iteration

@@ -1,16 +1,17 @@
-"""LambdaMART: boosted regression trees over hand-made features.
+"""The model ``lambdamart``: boosted regression trees over hand-made features.
 
-Christopher J. C. Burges: *From RankNet to LambdaRank to LambdaMART: An Overview*, 2010.
-The features are those of the baseline of Rao et al. (2019), section 4.2: query
-likelihood and four overlaps (``text``), the link (``text_url``), hashtags
-(``text_hashtag``), and all of them.
+The algorithm is that of Christopher J. C. Burges: *From RankNet to LambdaRank to
+LambdaMART: An Overview*, 2010. The features are those of the baseline of Rao et al.
+(2019), section 4.2. ``text`` reads query likelihood and four overlaps. ``text_url``
+adds the features of the link, ``text_hashtag`` those of hashtags, and ``all`` both.
 
-The paper leaves the rest open: LightGBM grows the trees, and both grades of relevance
-count alike. Five parts of the training topics choose the number of trees; see
-:mod:`tweetrerank.rerankers.trees.growth`. On held-out training topics four leaves did
-better than eight or sixteen. Leaves of 400 pairs, or 100 ranks in the gradients' NDCG,
-changed AP by less than .007. Scores of two topics do not compare, so query likelihood
-comes with its min–max value and its reciprocal rank in the topic's list.
+The paper leaves the rest open. Here LightGBM grows the trees, and both grades of
+relevance count as relevant. The number of trees is chosen by a cross-validation on five
+parts of the training topics; see :mod:`tweetrerank.rerankers.trees.growth`. On held-out
+training topics, four leaves did better than eight or sixteen. Leaves of 400 pairs, or
+100 ranks in the gradients' NDCG, changed AP by less than .007. Query likelihoods of
+different topics cannot be compared, so the trees also read its min–max value and its
+reciprocal rank in the topic's list.
 """
 
 from dataclasses import replace
@@ -34,10 +35,11 @@ ALL = BoostingConfig(
 
 
 class Model(Trees):
-    """A list of trees over a pair's features."""
+    """The model ``lambdamart``; see the module."""
 
     reads = "posts"
-    explains = ""  # Contributions do not add up to a result with λ.
+    # Contributions would not add up to a result that is mixed by λ.
+    explains = ""
     configurations = named(
         all=ALL,
         text=replace(ALL, families=TEXT),

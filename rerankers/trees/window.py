@@ -1,17 +1,20 @@
 """The model ``window``: boosted trees that rank the candidates of any first stage.
 
-:mod:`tweetrerank.rerankers.trees.fusion` searches by several rankers itself. This model
-takes a list of candidates as it comes: with the scores of its first stage, in its order
-only, as most clients of a reranking service send it, or as a set.
+:mod:`tweetrerank.rerankers.trees.fusion` needs the scores of several searches. This
+model takes any list of candidates in one of three forms: with the scores of a first
+stage, in the order of a first stage but without scores, or without an order. Most
+clients of a reranking service send the second form.
 
-It is trained on lists of several first stages in all three forms, so that it knows what
-to read where the others are missing. It is also trained on batches, whose scores must
-compare, and on a language that no source of words covers.
+The model is trained on lists of several first stages in all three forms, so that it
+learns what to read where scores or order are missing. It is also trained on batches,
+because scores must be comparable across batches, and on a language that no source of
+words covers.
 
-On collections of other kinds than those of the training, trees trust the first stage
-too little. So the score is reduced by ``trust`` times the logarithm of the post's rank;
-the factor was chosen by leaving collections out. BM25 and query likelihood of the texts
-stand in for a first stage that is unknown.
+Collections of other kinds than those in the training need more trust in the first stage
+than trees learn. So the score is reduced by ``trust`` times the logarithm of the post's
+rank in the first stage. The factor was chosen by leaving out one collection at a time.
+If the first stage is unknown, BM25 and query likelihood of the texts stand in for its
+rank.
 """
 
 from dataclasses import dataclass
@@ -21,24 +24,28 @@ from tweetrerank.rerankers.trees.boosting import BoostingConfig, Trees
 from tweetrerank.rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 
 WINDOW_FAMILIES = ("given", "lexical", "content", "grams", *TEXT_FAMILIES[1:])
-"""All families of texts, without ``first_stage``: the unit of a first stage's score has
-no meaning for another first stage."""
+"""The families of texts.
+
+``first_stage`` is not among them, because scores of different first stages have
+different units.
+"""
 
 
 @dataclass(frozen=True)
 class Config(BoostingConfig):
-    """Hyperparameters; reasons are in :mod:`tweetrerank.rerankers.trees.fusion`."""
+    """Hyperparameters. :mod:`tweetrerank.rerankers.trees.fusion` gives the reasons."""
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of feature families
     trust: float = 0.2
-    """Factor of the logarithm of the first stage's rank, which scores are reduced by.
+    """The logarithm of the first stage's rank, multiplied by this, reduces the score.
     """
     topics: int = at_least(1, 40)
-    """Topics of each training collection, drawn for each first stage."""
+    """Number of topics that are drawn from each training collection for each first
+    stage."""
 
 
 class Model(Trees):
-    """Lists of trees over a pair's features."""
+    """The model ``window``; see the module."""
 
     reads = "lists"
     configurations = named(
