@@ -18,8 +18,7 @@ from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs, lists_of
 def with_weight(
     model: Model, weight: float | None = None, origin: str = "tuned"
 ) -> Model:
-    """Return the model mixed with the first stage by a weight λ, by default the tuned
-    one.
+    """Return the model mixed with the first stage by λ, by default the tuned λ.
 
     A model that reads lists or searches is returned as it is, because its score already
     takes the first stage into account. ``origin`` says in reports where λ comes from.
