@@ -33,12 +33,12 @@ def with_weight(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mixed(Model):
-    """A model with the score λ · model + (1 − λ) · first stage (Rao et al. 2019, eq.
-    2).
+    """A model with the score λ · model + (1 − λ) · first stage.
 
-    It reads lists, because both scores are scaled to [0, 1] over the pairs of a query.
-    Without first-stage scores the result is the model's score. For a query whose
-    first-stage scores are all unknown, the result has the model's order.
+    This is equation 2 of Rao et al. (2019). The model reads lists, because both scores
+    are scaled to [0, 1] over the pairs of a query. Without first-stage scores the
+    result is the model's score. For a query whose first-stage scores are all unknown,
+    the result has the model's order.
     """
 
     reads = "lists"
