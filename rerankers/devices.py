@@ -141,7 +141,7 @@ def one_thread_each() -> Iterator[int]:
 
 
 def allow_processes() -> None:
-    """Allow :func:`in_processes` to be used (on Linux), so that processes share work.
+    """Let :func:`processes` be more than 1 (on Linux), so that processes share work.
 
     Only our commands call this. Other programs may have a thread that holds a lock at
     the moment of the fork, and the forked process would wait for that lock for ever.

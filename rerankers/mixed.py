@@ -18,8 +18,7 @@ from tweetrerank.rerankers.pairs import FIRST_STAGE, Pairs, lists_of
 def with_weight(
     model: Model, weight: float | None = None, origin: str = "tuned"
 ) -> Model:
-    """Return the model mixed with the first stage by a weight λ, by default the tuned
-    one.
+    """Return the model mixed with the first stage by λ, by default the tuned λ.
 
     A model that reads lists or searches is returned as it is, because its score already
     takes the first stage into account. ``origin`` says in reports where λ comes from.
@@ -34,12 +33,12 @@ def with_weight(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mixed(Model):
-    """A model with the score λ · model + (1 − λ) · first stage (Rao et al. 2019, eq.
-    2).
+    """A model with the score λ · model + (1 − λ) · first stage.
 
-    It reads lists, because both scores are scaled to [0, 1] over the pairs of a query.
-    Without first-stage scores the result is the model's score. For a query whose
-    first-stage scores are all unknown, the result has the model's order.
+    This is equation 2 of Rao et al. (2019). The model reads lists, because both scores
+    are scaled to [0, 1] over the pairs of a query. Without first-stage scores the
+    result is the model's score. For a query whose first-stage scores are all unknown,
+    the result has the model's order.
     """
 
     reads = "lists"

@@ -165,8 +165,7 @@ class Model(ABC):
         )
 
     def remembering(self, max_bytes: int) -> Self:
-        """Return the model with a cache of the posts it reads, of ``max_bytes`` at
-        most.
+        """Return the model with a cache of posts that takes up to ``max_bytes``.
 
         A model that gains nothing by a cache returns itself.
         """

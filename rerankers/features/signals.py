@@ -29,11 +29,10 @@ from tweetrerank.rerankers.reranker_error import RerankerError
 
 @family("score minmax reciprocal_rank", FIRST_STAGE)
 def first_stage(candidates: CandidateList) -> Columns:
-    """Return the first stage's score, the feature "QL" of Rao et al. (2019), section
-    4.2.
+    """Return the first stage's score, raw and normalised.
 
-    The paper does not say how scores of different topics become comparable, so the
-    score is also normalised.
+    It is the feature "QL" of Rao et al. (2019), section 4.2. The paper does not say how
+    scores of different topics become comparable, so the score is also normalised.
 
     ``score``: the score s, as in the run.
     ``minmax``: (s − min) / (max − min) over the topic's candidates, in [0, 1]; 0 if all

@@ -227,8 +227,7 @@ class Idf:
 
     @classmethod
     def from_wordfreq(cls, language: str = "en") -> Self:
-        """Return the frequencies of general usage in a language, which includes
-        Twitter.
+        """Return the frequencies of general usage in a language, including Twitter.
 
         They come from the package ``wordfreq`` (Speer 2022). The share of posts that
         have a word is taken to be 15 times its share of all words, because a post has

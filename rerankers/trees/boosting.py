@@ -198,8 +198,7 @@ class Trees(Model):
         )
 
     def _contributions_of(self, values: Floats, added: Floats) -> list[Feature]:
-        """Return the features of one post from their values and contributions, each
-        [K]."""
+        """Return one post's features from their values [K] and contributions [K]."""
         columns = zip(self.names, values.tolist(), added.tolist(), strict=True)
         return [Feature(name, value, share) for name, value, share in columns]
 
@@ -331,8 +330,7 @@ class Trees(Model):
         )
 
     def warm_up(self) -> None:
-        """Score posts made of common words, so that first requests are as fast as later
-        ones.
+        """Score posts made of common words, so that the first requests are not slower.
 
         The counts of hits and misses start again from 0.
         """

@@ -93,8 +93,7 @@ class Forest:
     def _read_splits(
         self, trees: Sequence["_Tree"], tests: Sequence[_Test], most: int
     ) -> None:
-        """Make the arrays of splits [most - 1, T] and of the values of leaves [T,
-        most].
+        """Make the arrays of splits [most - 1, T] and of leaf values [T, most].
 
         ``most`` is the largest number of leaves of a tree. A tree with fewer splits is
         filled up with splits that change nothing.
