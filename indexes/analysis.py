@@ -136,7 +136,7 @@ def _by_script(sample: str) -> str | None:
         counts[re.split("[ -]", name_of(letter, ""))[0]] += times
     if not counts:
         return "en"
-    # Kana tell Japanese from Chinese, as both use Chinese characters.
+    # Kana distinguish Japanese from Chinese, because both use Chinese characters.
     if (counts["HIRAGANA"] + counts["KATAKANA"]) * 10 > counts["CJK"]:
         counts["HIRAGANA"] += counts["CJK"]
     return _SCRIPTS.get(counts.most_common(1)[0][0])

@@ -130,7 +130,7 @@ class Topic(NamedTuple):
 def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:
     """Return the largest id that a topic's time limit allows, None without a limit.
 
-    ``numeric_ids`` tells whether all ids of the index are whole numbers. ``index`` is
+    ``numeric_ids`` is true if all ids of the index are whole numbers. ``index`` is
     the name of the index for messages. Raises DataError if the topic has a limit, and
     the limit or an id of the index is not a whole number.
     """

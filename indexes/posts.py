@@ -50,8 +50,8 @@ def read_posts(
     """Yield the posts of a file in its order.
 
     The file may be compressed (``.gz``, ``.bz2``). It has JSON objects, one on each
-    line or in an array, or pages of a platform's API. :func:`post_of` tells which keys
-    an object has. A table (``.csv``, ``.tsv``) has these keys in its header.
+    line or in an array, or pages of a platform's API. See :func:`post_of` for the
+    keys of an object. A table (``.csv``, ``.tsv``) has these keys in its header.
 
     ``columns`` maps :data:`FIELDS` to the columns or keys that have other names.
     ``signals`` names further fields to read, as

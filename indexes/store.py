@@ -185,7 +185,7 @@ def row_of(post: Post) -> Sequence[Any]:
 
 
 def is_number(doc_id: str) -> bool:
-    """Return whether an id is a whole number from 0 to 2^63 - 1, as of a tweet."""
+    """Return whether an id is a whole number from 0 to 2^63 - 1, such as a tweet's."""
     return (
         doc_id.isascii()
         and doc_id.isdigit()

@@ -4,7 +4,7 @@
     python -m pipeline.export --collection my-posts.toml --output models/my-posts
     tweetrerank serve --checkpoint models/my-posts
 
-The folder holds every file that the model needs. That includes the words and weights
+The folder holds every file that the model needs. This includes the words and weights
 that it shares with other models, λ, the calibration, the judgments, and the word
 vectors adapted to a collection.
 """

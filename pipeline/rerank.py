@@ -135,7 +135,7 @@ def reranked_name(name: str, model: str) -> str:
     """Return the file name of a reranked run, which has the model's name in it.
 
     ``a.run`` becomes ``a.run.sm_cnn``. ``a.gz`` becomes ``a.sm_cnn.gz``, so that the
-    ending still tells the compression.
+    ending still shows the compression.
     """
     path = Path(name)
     if path.suffix.lower() in (".gz", ".bz2"):

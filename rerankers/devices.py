@@ -163,7 +163,7 @@ def processes() -> int:
 def in_processes(
     function: Callable[[Item], Iterable[Result]], items: Sequence[Item]
 ) -> Iterator[Result]:
-    """Call a function for each item in a forked process of its own; yield all results.
+    """Call a function for each item in a separate forked process; yield all results.
 
     All processes run at once. Results come as soon as they are ready, so those of
     different items are mixed. An error of the function is raised here. Raises

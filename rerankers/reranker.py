@@ -132,7 +132,7 @@ class Reranker:
         ``weight`` asks for a mixture. ``window`` needs no scores. If ``in_order`` is
         true, the pairs come best first, and ``window`` reads this order. The other
         models over features were trained with the scores of lexical rankers. They rank
-        worse without them, and a warning says so.
+        worse without them, and a warning is issued.
 
         :meth:`rank` describes the forms of a post. A text of more than 1,000 characters
         gets the score of its best passage. Raises RerankerError for a malformed pair,

@@ -89,7 +89,7 @@ def judgments(log: ClickLog, relevance: Floats) -> Qrels:
     """Return the grades of posts by query_id and doc_id.
 
     ``relevance`` [pairs] has the probability of relevance of each pair. The help of
-    ``pipeline.clicks`` tells how grades follow from it.
+    ``pipeline.clicks`` explains how grades follow from it.
     """
     clicks = np.bincount(log.pair, log.click)
     skips = np.bincount(log.pair, log.skipped)

@@ -397,7 +397,7 @@ def training_collections(
     """Return the names of the judged microblog collections except ``test``.
 
     With ``of_any_kind``, the judged collections of other kinds follow. Raises
-    UsageError if ``test`` has a training part of its own. Raises DataError if no
+    UsageError if ``test`` has a separate training part. Raises DataError if no
     collection has judgments in the data folder.
     """
     left_out = find(test, data).name if test else None

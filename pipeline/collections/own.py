@@ -54,7 +54,7 @@ _NEAR = 10
 def is_own(name: str | Path) -> bool:
     """Return whether a name is that of a user's collection.
 
-    That is the name of a TOML file, of a folder in BEIR's form, or of an index by
+    It is the name of a TOML file, of a folder in BEIR's form, or of an index by
     Pyserini. A TOML file need not exist.
     """
     if str(name).endswith(ENDING):

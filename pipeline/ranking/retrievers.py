@@ -306,7 +306,7 @@ class IndexRetriever:
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """Return the best ``hits`` posts of each topic.
 
-        None of them is later than its topic.
+        They are not later than its topic.
         """
         run = self.run(topics, hits)
         return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))

@@ -23,7 +23,7 @@ LOG_GROUPS = (
 
 @dataclass
 class Record:
-    """What is known about a request, kept from its arrival on. Times are in seconds."""
+    """Facts about a request, kept from its arrival on. Times are in seconds."""
 
     request_id: str  # Sent by the client, or random
     method: str

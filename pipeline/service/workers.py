@@ -63,7 +63,7 @@ class Worker:
     connection: Connection
     pid: int
     counts: dict[str, Counter[str]] = field(default_factory=dict)
-    """For each model the hits, misses and bytes of its cache, as of the last answer."""
+    """For each model the hits, misses and bytes of its cache at the last answer."""
     pause: float = 0.0  # Seconds before the next start if it dies again
     next_start: float = 0.0  # On the clock of time.monotonic
 

@@ -491,7 +491,7 @@ def _settings(options: Options) -> Settings:
 def _check_changes(model: str, changes: Sequence[str], settings: Settings) -> None:
     """Raise UsageError for a change that cannot be made.
 
-    The seed has an option of its own, and models of trees have no training settings.
+    The seed has a separate option, and models of trees have no training settings.
     """
     if any(change.startswith("seed=") for change in changes):
         raise UsageError("--set training.seed: found a seed, expected it by --seed")

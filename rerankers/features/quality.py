@@ -17,7 +17,7 @@ from tweetrerank.rerankers.features.family import Columns, family
 def quality(candidates: CandidateList) -> Columns:
     """Return indicators of quality from papers on blog posts and on tweets.
 
-    Those for blog posts are from Weerkamp & de Rijke (ACL 2008). Those for tweets are
+    Those for blog posts are from Weerkamp & de Rijke (ACL 2008). Tweet features are
     from Massoudi et al. (ECIR 2011) and Duan et al. (COLING 2010): length, hashtags,
     reposts, punctuation, emphasis and unknown words. The papers do not specify
     thresholds and lists of words, so we chose them.

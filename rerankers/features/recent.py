@@ -21,7 +21,7 @@ MOST_WORDS = 2**16
 a word take 1 KB."""
 
 OBJECTS = 400
-"""Number of bytes that a post's seven objects take besides their content."""
+"""Number of bytes that a post's seven objects take in addition to their content."""
 
 Post = tuple[str, str]  # Text and URL
 
@@ -148,7 +148,7 @@ def _read(
 
 
 def _table(posts: Sequence[PostColumns]) -> PostTable:
-    """Return the table of posts that are given by their columns."""
+    """Return the table of posts, given by their columns."""
     columns = {}
     for number, (name, kind) in enumerate(COLUMNS.items()):
         contents = [post[number] for post in posts]

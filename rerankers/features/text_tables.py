@@ -293,7 +293,7 @@ class PostTable:
 
 
 def spaced(texts: Iterable[Sequence[str]]) -> Ragged:
-    """Return the code points of texts that are given by their words.
+    """Return the code points of texts, given by their words.
 
     There is a space before and after each word.
     """

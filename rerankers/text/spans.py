@@ -146,7 +146,7 @@ class _Traced(NamedTuple):
         if not length:
             return []
         old_spans = self.spans[start:end]
-        # What is inserted gets an empty span.
+        # Inserted characters get an empty span.
         if not old_spans:
             place, _ = self.spans[start]
             return [(place, place)] * length

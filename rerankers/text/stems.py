@@ -37,7 +37,7 @@ _ENDINGS = tuple(chain.from_iterable(_ENDINGS_OF_STEPS.values()))
 def _porter() -> ModuleType:
     """Import NLTK's stemmer module without the packages that contain it.
 
-    Those packages import pandas, scikit-learn and SciPy, which takes two seconds and
+    The packages import pandas, scikit-learn and SciPy, which takes two seconds and
     120 MiB. Empty packages take their place during the import. Afterwards they are
     removed, so that a later import of NLTK gets all of it.
     """

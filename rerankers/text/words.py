@@ -299,7 +299,7 @@ URL_LENGTH = 120
 def url_of_code(url: str) -> str:
     """Return the part of a URL that the code of Rao et al. (2019) reads, in lower case.
 
-    That code drops the first seven characters, which it takes for ``http://``, and the
+    The code drops the first seven characters, which it takes for ``http://``, and the
     query. If there is no query, it drops the last character instead. Of the rest it
     keeps the last :data:`URL_LENGTH` characters. This function does the same, so that
     networks trained like theirs read the same letters; it also converts the URL to
@@ -313,7 +313,7 @@ def url_of_code(url: str) -> str:
 def url_trigrams(urls: Sequence[str], form: str = "path") -> Ragged:
     """Return the :func:`character_trigrams` of each URL.
 
-    ``form`` is a value of :attr:`Reading.urls`, which says how URLs are cut.
+    ``form`` is a value of :attr:`Reading.urls`, which names how URLs are cut.
     """
     read = url_text if form == "path" else url_of_code
     return character_trigrams([read(url) for url in urls])

@@ -82,7 +82,7 @@ def clean_questions(
 ) -> list[Result]:
     """Return the results, and those of the same runs on the clean questions alone.
 
-    Clean questions need no training of their own. The questions that they leave out
+    Clean questions need no separate training. The questions that they leave out
     change neither the training nor the choice of the epoch, because every ranking of
     their answers has the same measures.
     """

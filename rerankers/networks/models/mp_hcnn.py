@@ -33,7 +33,7 @@ Four named configurations:
       words more than word2vec's do. So vectors of other files are given a shorter
       length (:func:`of_word2vec_length`), which was chosen on training topics.
     * The places of dropout, initial weights (Keras's), momentum, and the end of
-      training are those of the authors' code. That code has a share of dropout between
+      training are those of the authors' code. The code has a share of dropout between
       .1 and .5 for each of four years, and one of these is used here.
 
 ``authors``
